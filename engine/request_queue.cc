@@ -1,0 +1,112 @@
+#include "engine/request_queue.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace condense {
+
+RequestQueue::RequestQueue(int32_t max_requests, int64_t max_tokens, int32_t stream_buffer_tokens)
+    : max_requests_(max_requests),
+      max_tokens_(max_tokens),
+      stream_buffer_tokens_(stream_buffer_tokens) {}
+
+absl::StatusOr<std::shared_ptr<TokenStream>> RequestQueue::TryPush(Request request,
+                                                                   absl::Time now) {
+  MutexLock lock(&mutex_);
+  if (closed_) return absl::UnavailableError("the server is draining and takes no new requests");
+  if (live_.contains(request.id)) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("request_id '%s' belongs to a live request", request.id));
+  }
+  const int64_t tokens = static_cast<int64_t>(request.prompt.size());
+  if (waiting_requests_ >= max_requests_) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the queue is full: %d requests wait, the limit is %d", waiting_requests_, max_requests_));
+  }
+  // A single request larger than the limit may pass when nothing else waits: it would never fit
+  // otherwise.
+  if (waiting_tokens_ > 0 && waiting_tokens_ + tokens > max_tokens_) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the queue is full: %d prompt tokens wait, %d more were submitted, the limit is %d",
+        waiting_tokens_, tokens, max_tokens_));
+  }
+  auto stream = std::make_shared<TokenStream>(request.id, stream_buffer_tokens_);
+  TokenEvent accepted;
+  accepted.kind = TokenEvent::Kind::kAccepted;
+  accepted.queue_position = waiting_requests_;
+  static_cast<void>(stream->TryPush(std::move(accepted)));
+  live_[request.id] = stream;
+  ++waiting_requests_;
+  waiting_tokens_ += tokens;
+  submitted_.push_back({std::move(request), stream, now});
+  work_.Signal();
+  return stream;
+}
+
+bool RequestQueue::Cancel(const std::string& request_id) {
+  MutexLock lock(&mutex_);
+  const auto it = live_.find(request_id);
+  if (it == live_.end()) return false;
+  it->second->Cancel();
+  return true;
+}
+
+void RequestQueue::Close() {
+  MutexLock lock(&mutex_);
+  closed_ = true;
+}
+
+bool RequestQueue::closed() const {
+  MutexLock lock(&mutex_);
+  return closed_;
+}
+
+void RequestQueue::Take(std::vector<Submission>* out) {
+  MutexLock lock(&mutex_);
+  for (Submission& submission : submitted_) out->push_back(std::move(submission));
+  submitted_.clear();
+  woken_ = false;
+}
+
+void RequestQueue::WaitForWork() {
+  MutexLock lock(&mutex_);
+  while (submitted_.empty() && !woken_) work_.Wait(&mutex_);
+}
+
+void RequestQueue::Wake() {
+  MutexLock lock(&mutex_);
+  woken_ = true;
+  work_.Signal();
+}
+
+void RequestQueue::Started(int64_t tokens) {
+  MutexLock lock(&mutex_);
+  --waiting_requests_;
+  waiting_tokens_ -= tokens;
+}
+
+void RequestQueue::Ended(const std::string& request_id, bool waiting, int64_t tokens) {
+  MutexLock lock(&mutex_);
+  live_.erase(request_id);
+  if (!waiting) return;
+  --waiting_requests_;
+  waiting_tokens_ -= tokens;
+}
+
+int32_t RequestQueue::waiting_requests() const {
+  MutexLock lock(&mutex_);
+  return waiting_requests_;
+}
+
+int64_t RequestQueue::waiting_tokens() const {
+  MutexLock lock(&mutex_);
+  return waiting_tokens_;
+}
+
+int32_t RequestQueue::live_requests() const {
+  MutexLock lock(&mutex_);
+  return static_cast<int32_t>(live_.size());
+}
+
+}  // namespace condense

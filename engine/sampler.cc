@@ -1,0 +1,81 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace condense {
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+constexpr float kForbiddingBias = -100.0f;  // what the API promises about -100
+
+// A well-mixed function of two numbers (the finalizer of splitmix64, twice).
+uint64_t Mix(uint64_t seed, uint64_t index) {
+  uint64_t x = seed + 0x9E3779B97F4A7C15u * (index + 1);
+  for (int round = 0; round < 2; ++round) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+  }
+  return x;
+}
+
+double Uniform(uint64_t seed, uint64_t index) {
+  return static_cast<double>(Mix(seed, index) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+Sampler::Sampler(const Request& request, const std::vector<TokenId>& stop_tokens)
+    : sampling_(request.sampling),
+      num_top_(std::max(0, request.num_logprobs)),
+      min_tokens_(request.stop.min_tokens),
+      counts_(sampling_.repetition_penalty != 1.0f || sampling_.presence_penalty != 0.0f ||
+              sampling_.frequency_penalty != 0.0f) {
+  for (const auto& [token, bias] : sampling_.logit_bias) {
+    bias_when_free_.push_back({token, bias <= kForbiddingBias ? kForbidden : bias});
+  }
+  if (min_tokens_ > 0) {
+    for (const TokenBias& bias : bias_when_free_) {
+      if (std::find(stop_tokens.begin(), stop_tokens.end(), bias.token) == stop_tokens.end())
+        bias_.push_back(bias);
+    }
+    for (const TokenId token : stop_tokens) bias_.push_back({token, kForbidden});
+  }
+  if (counts_) {
+    for (const TokenId token : request.prompt) Count(token, 0);
+  }
+}
+
+void Sampler::Count(TokenId token, int32_t generated) {
+  const auto [it, is_new] = seen_index_.try_emplace(token, seen_.size());
+  if (is_new) seen_.push_back({token, 0});
+  seen_[it->second].generated += generated;
+}
+
+SampleRow Sampler::Row() {
+  const std::vector<TokenBias>& bias = generated_ < min_tokens_ ? bias_ : bias_when_free_;
+  return {.temperature = sampling_.temperature,
+          .top_k = sampling_.top_k,
+          .top_p = sampling_.top_p,
+          .min_p = sampling_.min_p,
+          .repetition_penalty = sampling_.repetition_penalty,
+          .presence_penalty = sampling_.presence_penalty,
+          .frequency_penalty = sampling_.frequency_penalty,
+          .uniform = Uniform(sampling_.seed, static_cast<uint64_t>(generated_)),
+          .target = -1,
+          .num_top = num_top_,
+          .seen = seen_.data(),
+          .num_seen = static_cast<int32_t>(seen_.size()),
+          .bias = bias.data(),
+          .num_bias = static_cast<int32_t>(bias.size())};
+}
+
+SampleRow Sampler::ScoreRow(TokenId target) const { return {.target = target}; }
+
+void Sampler::Accept(TokenId token) {
+  ++generated_;
+  if (counts_) Count(token, 1);
+}
+
+}  // namespace condense

@@ -1,0 +1,221 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace condense {
+namespace {
+
+constexpr int32_t kMaxReserveGrowth = 16;
+
+auto FindIn(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* sequence) {
+  return std::find_if(list.begin(), list.end(),
+                      [&](const auto& entry) { return entry.get() == sequence; });
+}
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerOptions options, KvCache* cache)
+    : options_(options), cache_(cache), decode_reserve_(options.decode_reserve_tokens) {}
+
+void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
+  const std::string& tenant = sequence->request().tenant;
+  if (!served_tokens_.contains(tenant)) {
+    // A newcomer starts level with the least served tenant: absence earns no credit.
+    int64_t least = 0;
+    bool first = true;
+    for (const auto& [name, served] : served_tokens_) {
+      least = first ? served : std::min(least, served);
+      first = false;
+    }
+    served_tokens_[tenant] = least;
+  }
+  waiting_.push_back(std::move(sequence));
+}
+
+std::unique_ptr<Sequence> Scheduler::Remove(Sequence* sequence) {
+  Sequences& list = sequence->state() == Sequence::State::kRunning ? running_ : waiting_;
+  const auto it = FindIn(list, sequence);
+  CHECK(it != list.end());
+  std::unique_ptr<Sequence> removed = std::move(*it);
+  list.erase(it);
+  if (std::unique_ptr<KvSequence> kv = removed->Finish()) cache_->Release(kv.get());
+
+  const std::string& tenant = removed->request().tenant;
+  const auto same_tenant = [&](const auto& other) { return other->request().tenant == tenant; };
+  if (std::none_of(running_.begin(), running_.end(), same_tenant) &&
+      std::none_of(waiting_.begin(), waiting_.end(), same_tenant)) {
+    served_tokens_.erase(tenant);
+  }
+  return removed;
+}
+
+std::vector<Sequence*> Scheduler::All() const {
+  std::vector<Sequence*> all;
+  all.reserve(running_.size() + waiting_.size());
+  for (const auto& sequence : running_) all.push_back(sequence.get());
+  for (const auto& sequence : waiting_) all.push_back(sequence.get());
+  return all;
+}
+
+StepPlan Scheduler::Schedule(absl::Time now) {
+  StepPlan plan;
+  PlanDecodes(&plan);
+  if (plan.preempted == 0) Admit(now, &plan);
+  PlanPrompts(&plan);
+  if (plan.preempted > 0) {
+    decode_reserve_ =
+        std::min(decode_reserve_ * 2, options_.decode_reserve_tokens * kMaxReserveGrowth);
+  } else if (decode_reserve_ > options_.decode_reserve_tokens) {
+    --decode_reserve_;
+  }
+  return plan;
+}
+
+void Scheduler::PlanDecodes(StepPlan* plan) {
+  // A copy: making room for one may move another to the waiting ones.
+  std::vector<Sequence*> decodes;
+  for (const auto& sequence : running_) {
+    if (sequence->known() - sequence->computed() == 1) decodes.push_back(sequence.get());
+  }
+  for (Sequence* sequence : decodes) {
+    if (plan->num_tokens == options_.step_tokens) return;
+    if (sequence->state() != Sequence::State::kRunning) continue;
+    if (Reserve(sequence, 1, plan)) Plan(sequence, 1, plan);
+  }
+}
+
+void Scheduler::PlanPrompts(StepPlan* plan) {
+  std::vector<Sequence*> prompts;
+  for (const auto& sequence : running_) {
+    if (sequence->known() - sequence->computed() > 1) prompts.push_back(sequence.get());
+  }
+  if (prompts.empty()) return;
+  const int32_t budget = options_.step_tokens - plan->num_tokens;
+  const auto left = [](const Sequence* sequence) {
+    return sequence->known() - sequence->computed();
+  };
+  const auto take = [&](const Sequence* sequence, int64_t limit) {
+    return static_cast<int32_t>(std::min<int64_t>(left(sequence), limit));
+  };
+
+  Sequence* const oldest = prompts.front();
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [&](const Sequence* a, const Sequence* b) { return left(a) < left(b); });
+  int32_t others_budget = budget - take(oldest, (budget + 1) / 2);
+  std::vector<std::pair<Sequence*, int32_t>> chunks;
+  for (Sequence* sequence : prompts) {
+    if (sequence == oldest || others_budget == 0) continue;
+    const int32_t tokens = take(sequence, others_budget);
+    chunks.emplace_back(sequence, tokens);
+    others_budget -= tokens;
+  }
+  chunks.emplace_back(oldest, take(oldest, (budget + 1) / 2 + others_budget));
+
+  for (const auto& [sequence, tokens] : chunks) {
+    // A reservation for another prompt may have preempted this one.
+    if (tokens == 0 || sequence->state() != Sequence::State::kRunning) continue;
+    if (Reserve(sequence, tokens, plan)) Plan(sequence, tokens, plan);
+  }
+}
+
+void Scheduler::Plan(Sequence* sequence, int32_t tokens, StepPlan* plan) {
+  plan->items.push_back({sequence, tokens});
+  plan->num_tokens += tokens;
+  served_tokens_[sequence->request().tenant] += tokens;
+}
+
+bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
+  while (!cache_->TryReserve(sequence->kv(), tokens)) {
+    Sequence* victim = Victim();
+    // The last one left always fits: requests larger than an empty cache are refused at the door.
+    CHECK(victim != sequence || running_.size() > 1);
+    Preempt(victim, plan);
+    if (victim == sequence) return false;
+  }
+  return true;
+}
+
+Sequence* Scheduler::Victim() const {
+  Sequence* victim = nullptr;
+  for (const auto& sequence : running_) {
+    if (victim == nullptr || sequence->request().priority <= victim->request().priority)
+      victim = sequence.get();
+  }
+  return victim;
+}
+
+void Scheduler::Preempt(Sequence* victim, StepPlan* plan) {
+  const auto planned =
+      std::find_if(plan->items.begin(), plan->items.end(),
+                   [&](const StepPlan::Item& item) { return item.sequence == victim; });
+  if (planned != plan->items.end()) {
+    plan->num_tokens -= planned->num_tokens;
+    plan->items.erase(planned);
+  }
+  ++plan->preempted;
+  const std::unique_ptr<KvSequence> kv = victim->Preempt();
+  cache_->Release(kv.get());
+  const auto it = FindIn(running_, victim);
+  waiting_.insert(waiting_.begin(), std::move(*it));
+  running_.erase(it);
+}
+
+double Scheduler::EffectivePriority(const Sequence& sequence, absl::Time now) const {
+  return sequence.request().priority +
+         absl::FDivDuration(now - sequence.submitted(), options_.aging);
+}
+
+bool Scheduler::TenantMayRun(const std::string& tenant) const {
+  if (options_.max_running_per_tenant == 0) return true;
+  const auto same_tenant = [&](const auto& other) { return other->request().tenant == tenant; };
+  return std::count_if(running_.begin(), running_.end(), same_tenant) <
+         options_.max_running_per_tenant;
+}
+
+Sequence* Scheduler::NextWaiting(absl::Time now) const {
+  Sequence* best = nullptr;
+  double best_priority = 0;
+  int64_t best_served = 0;
+  for (const auto& sequence : waiting_) {
+    const std::string& tenant = sequence->request().tenant;
+    if (!TenantMayRun(tenant)) continue;
+    // Whole levels only: inside a level the tenant's share decides.
+    const double priority = std::floor(EffectivePriority(*sequence, now));
+    const int64_t served = served_tokens_.at(tenant);
+    if (best != nullptr &&
+        (priority < best_priority || (priority == best_priority && served >= best_served)))
+      continue;
+    best = sequence.get();
+    best_priority = priority;
+    best_served = served;
+  }
+  return best;
+}
+
+int64_t Scheduler::PromisedTokens() const {
+  int64_t promised = 0;
+  for (const auto& sequence : running_) {
+    // A last block may be partly used, so that each sequence rounds up by its own.
+    promised += sequence->known() - sequence->computed() + decode_reserve_ +
+                cache_->layout().block.block_tokens;
+  }
+  return promised;
+}
+
+void Scheduler::Admit(absl::Time now, StepPlan* plan) {
+  while (running() < options_.max_sequences) {
+    Sequence* sequence = NextWaiting(now);
+    if (sequence == nullptr || !cache_->Fits(sequence->known(), PromisedTokens())) return;
+    const auto it = FindIn(waiting_, sequence);
+    if (!sequence->ever_started()) plan->started.push_back(sequence);
+    sequence->Start(now, cache_->Open());
+    running_.push_back(std::move(*it));
+    waiting_.erase(it);
+  }
+}
+
+}  // namespace condense

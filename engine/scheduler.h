@@ -1,0 +1,92 @@
+#ifndef CONDENSE_ENGINE_SCHEDULER_H_
+#define CONDENSE_ENGINE_SCHEDULER_H_
+
+// Who runs in the next step: continuous batching under a token budget and a memory budget.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "cache/kv_cache.h"
+#include "engine/sequence.h"
+#include "engine/step_plan.h"
+
+namespace condense {
+
+struct SchedulerOptions {
+  int32_t step_tokens = 512;           // token budget of a step
+  int32_t max_sequences = 64;          // running at once
+  int32_t decode_reserve_tokens = 32;  // kept free per running sequence when another is admitted
+  int32_t max_running_per_tenant = 0;  // 0: no limit
+  absl::Duration aging = absl::Seconds(10);  // waiting this long is worth one level of priority
+};
+
+// Rules, in order:
+//  1. Every running sequence that decodes gets one token.
+//  2. What is left of the token budget goes to prompts: the oldest gets at least half of it, the
+//  rest goes to those with
+//     the fewest tokens left, so that a short prompt never waits for the whole of a long one.
+//  3. Waiting sequences are admitted by effective priority (priority + waiting time / aging), then
+//  by the tokens their
+//     tenant was served (fewest first), then by age; strictly in that order, so that nothing is
+//     starved by smaller requests behind it. Admission needs room for all known tokens and the
+//     decode reserve of every running sequence.
+//  4. A sequence that needs room that is not there preempts the newest running sequence of the
+//  lowest priority
+//     (perhaps itself). Each preemption doubles the decode reserve, up to 16 times; it shrinks back
+//     step by step.
+// Threads: thread-compatible, owner is the engine thread. Pure but for the reservations it makes in
+// the cache.
+class Scheduler {
+ public:
+  Scheduler(SchedulerOptions options, KvCache* cache);
+
+  void Add(std::unique_ptr<Sequence> sequence);
+  // Plans a step. Every item has its room reserved.
+  StepPlan Schedule(absl::Time now);
+  // Ends a sequence in whatever state it is, frees its room and gives it back to the caller for its
+  // last event.
+  std::unique_ptr<Sequence> Remove(Sequence* sequence);
+
+  // All sequences: running ones oldest first, then waiting ones in order of arrival.
+  std::vector<Sequence*> All() const;
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  bool empty() const { return running_.empty() && waiting_.empty(); }
+  int32_t decode_reserve_tokens() const { return decode_reserve_; }
+
+ private:
+  using Sequences = std::vector<std::unique_ptr<Sequence>>;
+
+  double EffectivePriority(const Sequence& sequence, absl::Time now) const;
+  bool TenantMayRun(const std::string& tenant) const;
+  // The next to be admitted, or null.
+  Sequence* NextWaiting(absl::Time now) const;
+  // Tokens for which running sequences may still need room: what they know and have not computed,
+  // and their reserve.
+  int64_t PromisedTokens() const;
+  void Admit(absl::Time now, StepPlan* plan);
+  void PlanDecodes(StepPlan* plan);
+  void PlanPrompts(StepPlan* plan);
+  // Reserves room for `tokens` more of `sequence`, preempting others if needed. False if it was
+  // itself preempted.
+  bool Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan);
+  Sequence* Victim() const;
+  void Preempt(Sequence* victim, StepPlan* plan);
+  void Plan(Sequence* sequence, int32_t tokens, StepPlan* plan);
+
+  const SchedulerOptions options_;
+  KvCache* const cache_;
+
+  Sequences running_;  // by admission, oldest first
+  Sequences waiting_;  // by arrival; preempted ones at the front
+  absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
+  int32_t decode_reserve_;
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_ENGINE_SCHEDULER_H_

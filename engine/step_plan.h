@@ -1,0 +1,26 @@
+#ifndef CONDENSE_ENGINE_STEP_PLAN_H_
+#define CONDENSE_ENGINE_STEP_PLAN_H_
+
+// What one step runs: for each scheduled sequence, how many of its tokens.
+
+#include <cstdint>
+#include <vector>
+
+namespace condense {
+
+class Sequence;
+
+struct StepPlan {
+  struct Item {
+    Sequence* sequence = nullptr;
+    int32_t num_tokens = 0;  // from `computed` on; room in the cache is reserved
+  };
+  std::vector<Item> items;
+  int32_t num_tokens = 0;          // sum over items
+  std::vector<Sequence*> started;  // admitted for the first time
+  int32_t preempted = 0;           // sequences set back while planning
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_ENGINE_STEP_PLAN_H_

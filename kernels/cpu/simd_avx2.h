@@ -1,0 +1,94 @@
+#ifndef CONDENSE_KERNELS_CPU_SIMD_AVX2_H_
+#define CONDENSE_KERNELS_CPU_SIMD_AVX2_H_
+
+// The AVX2 + FMA + F16C body of the vector vocabulary: 8 lanes. See simd_scalar.h for what each
+// name promises.
+
+#include <immintrin.h>
+
+#include "kernels/base/dtype.h"
+
+#define CONDENSE_SIMD_NAMESPACE avx2
+#define CONDENSE_SIMD_TARGET __attribute__((target("avx2,fma,f16c")))
+#define CONDENSE_SIMD_INLINE inline __attribute__((always_inline, target("avx2,fma,f16c")))
+
+namespace condense::cpu::avx2 {
+
+inline constexpr int kLanes = 8;
+// 16 registers: 3 rows x 4 vectors or 6 rows x 2 vectors of accumulators, the rest for operands.
+inline constexpr int kMaxRows = 6;
+inline constexpr int VectorsPerRow(int rows) { return rows <= 3 ? 4 : 2; }
+
+using Vec = __m256;
+
+CONDENSE_SIMD_INLINE __m256i FirstLanesMask(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+CONDENSE_SIMD_INLINE Vec Set(float x) { return _mm256_set1_ps(x); }
+CONDENSE_SIMD_INLINE Vec Load(const float* p) { return _mm256_loadu_ps(p); }
+CONDENSE_SIMD_INLINE Vec LoadFirst(const float* p, int n) {
+  return _mm256_maskload_ps(p, FirstLanesMask(n));
+}
+CONDENSE_SIMD_INLINE Vec LoadHalf(const Half* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+CONDENSE_SIMD_INLINE Vec LoadHalfFirst(const Half* p, int n) {
+  alignas(16) Half padded[kLanes] = {};
+  for (int i = 0; i < n; ++i) padded[i] = p[i];
+  return LoadHalf(padded);
+}
+CONDENSE_SIMD_INLINE void Store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+CONDENSE_SIMD_INLINE void StoreFirst(float* p, Vec v, int n) {
+  _mm256_maskstore_ps(p, FirstLanesMask(n), v);
+}
+CONDENSE_SIMD_INLINE void StoreHalf(Half* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+CONDENSE_SIMD_INLINE Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+CONDENSE_SIMD_INLINE Vec FmaNegated(Vec a, Vec b, Vec c) { return _mm256_fnmadd_ps(a, b, c); }
+CONDENSE_SIMD_INLINE Vec Max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+CONDENSE_SIMD_INLINE Vec Round(Vec a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+CONDENSE_SIMD_INLINE Vec Scale2(Vec a, Vec n) {
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+CONDENSE_SIMD_INLINE Vec ZeroWhereLess(Vec a, Vec x, float limit) {
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_LT_OQ), a);
+}
+CONDENSE_SIMD_INLINE Vec KeepLanes(Vec v, int from, int to, float fill) {
+  const __m256i keep = _mm256_andnot_si256(FirstLanesMask(from), FirstLanesMask(to));
+  return _mm256_blendv_ps(_mm256_set1_ps(fill), v, _mm256_castsi256_ps(keep));
+}
+CONDENSE_SIMD_INLINE bool AllBelowInfinity(Vec v) {
+  const __m256 below = _mm256_cmp_ps(v, _mm256_set1_ps(__builtin_inff()), _CMP_LT_OQ);
+  return _mm256_movemask_ps(below) == 0xff;
+}
+CONDENSE_SIMD_INLINE float ReduceAdd(Vec v) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+CONDENSE_SIMD_INLINE float ReduceMax(Vec v) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) {
+  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  const Vec c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cos)), twice);
+  const Vec s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sin)), twice);
+  return _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s));
+}
+
+}  // namespace condense::cpu::avx2
+
+#endif  // CONDENSE_KERNELS_CPU_SIMD_AVX2_H_

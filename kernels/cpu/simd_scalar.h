@@ -1,0 +1,119 @@
+#ifndef CONDENSE_KERNELS_CPU_SIMD_SCALAR_H_
+#define CONDENSE_KERNELS_CPU_SIMD_SCALAR_H_
+
+// The portable body of the vector vocabulary that the *_inl.h kernels are written in: 8 lanes in
+// plain C++.
+//
+// Each simd_*.h defines the same names in its own namespace, and CONDENSE_SIMD_TARGET, the
+// attribute that every kernel function carries. A translation unit includes exactly one of them.
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+
+#define CONDENSE_SIMD_NAMESPACE scalar
+#define CONDENSE_SIMD_TARGET
+#define CONDENSE_SIMD_INLINE inline __attribute__((always_inline))
+
+namespace condense::cpu::scalar {
+
+inline constexpr int kLanes = 8;
+// Rows of queries that one key or value load serves, and vectors per row, chosen by register count.
+inline constexpr int kMaxRows = 4;
+inline constexpr int VectorsPerRow(int /*rows*/) { return 1; }
+
+struct Vec {
+  float lane[kLanes];
+};
+
+#define CONDENSE_LANES(expression)                           \
+  Vec out;                                                   \
+  for (int i = 0; i < kLanes; ++i) out.lane[i] = expression; \
+  return out
+
+CONDENSE_SIMD_INLINE Vec Set(float x) { CONDENSE_LANES(x); }
+CONDENSE_SIMD_INLINE Vec Load(const float* p) { CONDENSE_LANES(p[i]); }
+// The first n lanes; the rest are zero and not read.
+CONDENSE_SIMD_INLINE Vec LoadFirst(const float* p, int n) { CONDENSE_LANES(i < n ? p[i] : 0.0f); }
+CONDENSE_SIMD_INLINE Vec LoadHalf(const Half* p) { CONDENSE_LANES(ToFloat(p[i])); }
+CONDENSE_SIMD_INLINE Vec LoadHalfFirst(const Half* p, int n) {
+  CONDENSE_LANES(i < n ? ToFloat(p[i]) : 0.0f);
+}
+CONDENSE_SIMD_INLINE void Store(float* p, const Vec& v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = v.lane[i];
+}
+CONDENSE_SIMD_INLINE void StoreFirst(float* p, const Vec& v, int n) {
+  for (int i = 0; i < n; ++i) p[i] = v.lane[i];
+}
+CONDENSE_SIMD_INLINE void StoreHalf(Half* p, const Vec& v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = ToHalf(v.lane[i]);
+}
+
+CONDENSE_SIMD_INLINE Vec Add(const Vec& a, const Vec& b) { CONDENSE_LANES(a.lane[i] + b.lane[i]); }
+CONDENSE_SIMD_INLINE Vec Sub(const Vec& a, const Vec& b) { CONDENSE_LANES(a.lane[i] - b.lane[i]); }
+CONDENSE_SIMD_INLINE Vec Mul(const Vec& a, const Vec& b) { CONDENSE_LANES(a.lane[i] * b.lane[i]); }
+CONDENSE_SIMD_INLINE Vec Div(const Vec& a, const Vec& b) { CONDENSE_LANES(a.lane[i] / b.lane[i]); }
+// a * b + c, and c - a * b.
+CONDENSE_SIMD_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
+  CONDENSE_LANES(a.lane[i] * b.lane[i] + c.lane[i]);
+}
+CONDENSE_SIMD_INLINE Vec FmaNegated(const Vec& a, const Vec& b, const Vec& c) {
+  CONDENSE_LANES(c.lane[i] - a.lane[i] * b.lane[i]);
+}
+// Where either operand is NaN, the second one is returned.
+CONDENSE_SIMD_INLINE Vec Max(const Vec& a, const Vec& b) {
+  CONDENSE_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+CONDENSE_SIMD_INLINE Vec Min(const Vec& a, const Vec& b) {
+  CONDENSE_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+CONDENSE_SIMD_INLINE Vec Round(const Vec& a) {
+  // Adding 1.5 * 2^23 leaves no fraction bits: correct for |a| < 2^22, and exponents are below 200.
+  CONDENSE_LANES((a.lane[i] + 12582912.0f) - 12582912.0f);
+}
+// a * 2^n for integral n in [-126, 127].
+CONDENSE_SIMD_INLINE Vec Scale2(const Vec& a, const Vec& n) {
+  CONDENSE_LANES(
+      a.lane[i] *
+      std::bit_cast<float>((static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127)) << 23));
+}
+// a where x >= limit (or x is NaN), else 0.
+CONDENSE_SIMD_INLINE Vec ZeroWhereLess(const Vec& a, const Vec& x, float limit) {
+  CONDENSE_LANES(x.lane[i] < limit ? 0.0f : a.lane[i]);
+}
+// Lanes [from, to) of v; the others are `fill`.
+CONDENSE_SIMD_INLINE Vec KeepLanes(const Vec& v, int from, int to, float fill) {
+  CONDENSE_LANES(i >= from && i < to ? v.lane[i] : fill);
+}
+// True when every lane is below +infinity and none is NaN.
+CONDENSE_SIMD_INLINE bool AllBelowInfinity(const Vec& v) {
+  bool all = true;
+  for (int i = 0; i < kLanes; ++i) all = all && v.lane[i] < HUGE_VALF;
+  return all;
+}
+CONDENSE_SIMD_INLINE float ReduceAdd(const Vec& v) {
+  return ((v.lane[0] + v.lane[4]) + (v.lane[2] + v.lane[6])) +
+         ((v.lane[1] + v.lane[5]) + (v.lane[3] + v.lane[7]));
+}
+CONDENSE_SIMD_INLINE float ReduceMax(const Vec& v) {
+  float max = v.lane[0];
+  for (int i = 1; i < kLanes; ++i) max = max > v.lane[i] ? max : v.lane[i];
+  return max;
+}
+// Adjacent pairs of x rotated by the kLanes / 2 angles at cos and sin.
+CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float* sin) {
+  Vec out;
+  for (int i = 0; i < kLanes; i += 2) {
+    out.lane[i] = x.lane[i] * cos[i / 2] - x.lane[i + 1] * sin[i / 2];
+    out.lane[i + 1] = x.lane[i + 1] * cos[i / 2] + x.lane[i] * sin[i / 2];
+  }
+  return out;
+}
+
+#undef CONDENSE_LANES
+
+}  // namespace condense::cpu::scalar
+
+#endif  // CONDENSE_KERNELS_CPU_SIMD_SCALAR_H_

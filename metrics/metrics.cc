@@ -1,0 +1,228 @@
+#include "metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+namespace condense {
+namespace {
+
+using Labels = prometheus::Labels;
+using Buckets = std::vector<double>;
+
+constexpr std::array<const char*, 6> kOutcomeNames = {"stop",     "length",   "cancelled",
+                                                      "deadline", "rejected", "error"};
+constexpr std::array<const char*, 4> kReasonNames = {"queue_full", "too_long", "draining",
+                                                     "invalid"};
+constexpr std::array<const char*, 4> kPhaseNames = {"schedule", "forward", "sample", "publish"};
+
+// The limits that service levels are written for (0.45, 0.5, 1.5 and 2 s to the first token; 15,
+// 30, 40, 80, 100 and 200 ms between tokens) are edges, so that an alert needs no interpolation.
+Buckets FirstTokenBuckets() {
+  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .45, .5,  .75, 1,
+          1.5,  2,    2.5, 5,   7.5, 10,  20,  40, 80,  160, 640, 2560};
+}
+Buckets InterTokenBuckets() {
+  return {.00025, .0005, .001, .002, .004, .006, .008, .01, .015, .02, .025, .03, .04,
+          .05,    .075,  .08,  .1,   .15,  .2,   .3,   .5,  1,    2.5, 5,    10};
+}
+Buckets RequestBuckets() {
+  return {.01, .02, .05, .1, .2, .3, .5, .8,  1,   1.5, 2,   2.5,  5,
+          10,  15,  20,  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+}
+Buckets QueueBuckets() {
+  return {.001, .002, .005, .01, .02, .05, .1, .2,  .5,  1,   2,    5,
+          10,   15,   20,   30,  40,  50,  60, 120, 240, 480, 1920, 7680};
+}
+Buckets StepBuckets() {
+  return {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
+}
+Buckets BatchBuckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}; }
+Buckets TokenBuckets() {
+  return {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+          2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  explicit Impl(const std::string& model_name)
+      : registry(std::make_shared<prometheus::Registry>()), model({{"model", model_name}}) {}
+
+  // A family named twice is one family: series that differ in a label are added one by one.
+  Counter AddCounter(const std::string& name, const std::string& help, const Labels& labels = {}) {
+    Counter counter;
+    counter.handle_ = &prometheus::BuildCounter()
+                           .Name("condense_" + name)
+                           .Help(help)
+                           .Labels(model)
+                           .Register(*registry)
+                           .Add(labels);
+    return counter;
+  }
+  prometheus::Family<prometheus::Gauge>& GaugeFamily(const std::string& name,
+                                                     const std::string& help) {
+    return prometheus::BuildGauge()
+        .Name("condense_" + name)
+        .Help(help)
+        .Labels(model)
+        .Register(*registry);
+  }
+  Gauge AddGauge(const std::string& name, const std::string& help, const Labels& labels = {}) {
+    Gauge gauge;
+    gauge.handle_ = &GaugeFamily(name, help).Add(labels);
+    return gauge;
+  }
+  Histogram AddHistogram(const std::string& name, const std::string& help, const Buckets& buckets,
+                         const Labels& labels = {}) {
+    Histogram histogram;
+    histogram.handle_ = &prometheus::BuildHistogram()
+                             .Name("condense_" + name)
+                             .Help(help)
+                             .Labels(model)
+                             .Register(*registry)
+                             .Add(labels, buckets);
+    return histogram;
+  }
+  // An info metric has exactly one series: a new one takes the place of the one in `current`.
+  void ReplaceInfo(const std::string& name, const std::string& help, const Labels& labels,
+                   prometheus::Gauge** current) {
+    std::lock_guard<std::mutex> lock(info_mutex);
+    prometheus::Family<prometheus::Gauge>& family = GaugeFamily(name, help);
+    if (*current != nullptr) family.Remove(*current);
+    *current = &family.Add(labels, 1.0);
+  }
+
+  const std::shared_ptr<prometheus::Registry> registry;
+  const Labels model;
+  std::array<Counter, kOutcomeNames.size()> requests;
+  std::array<Counter, kReasonNames.size()> rejections;
+  std::array<Histogram, kPhaseNames.size()> step_seconds;
+
+  std::mutex info_mutex;  // guards the two below
+  prometheus::Gauge* model_info = nullptr;
+  prometheus::Gauge* kv_config_info = nullptr;
+};
+
+void Counter::Increment(double by) { handle_->Increment(by); }
+double Counter::value() const { return handle_->Value(); }
+void Gauge::Set(double value) { handle_->Set(value); }
+double Gauge::value() const { return handle_->Value(); }
+void Histogram::Observe(double value) { handle_->Observe(value); }
+
+Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>(model_name)) {
+  impl_->AddGauge("build_info", "The running version; always 1.", {{"version", CONDENSE_VERSION}})
+      .Set(1);
+  AddRequestMetrics();
+  AddStepMetrics();
+  AddKvMetrics();
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::AddRequestMetrics() {
+  for (size_t i = 0; i < kOutcomeNames.size(); ++i) {
+    impl_->requests[i] = impl_->AddCounter("requests_total", "Requests ended, by how they ended.",
+                                           {{"outcome", kOutcomeNames[i]}});
+  }
+  for (size_t i = 0; i < kReasonNames.size(); ++i) {
+    impl_->rejections[i] =
+        impl_->AddCounter("rejections_total", "Requests refused at the door, by reason.",
+                          {{"reason", kReasonNames[i]}});
+  }
+  requests_accepted =
+      impl_->AddCounter("requests_accepted_total", "Requests taken into the queue.");
+  prompt_tokens =
+      impl_->AddCounter("prompt_tokens_total",
+                        "Prompt tokens computed; those computed again after a preemption too.");
+  generated_tokens = impl_->AddCounter("generated_tokens_total", "Tokens generated.");
+  ttft_seconds = impl_->AddHistogram("ttft_seconds",
+                                     "Time to first token: from submission until it is published.",
+                                     FirstTokenBuckets());
+  inter_token_seconds =
+      impl_->AddHistogram("inter_token_seconds",
+                          "Time between two consecutive tokens of a request.", InterTokenBuckets());
+  request_seconds = impl_->AddHistogram(
+      "request_seconds", "Time from submission of a request until its end.", RequestBuckets());
+  queue_seconds = impl_->AddHistogram(
+      "queue_seconds", "Time from submission of a request until it is first scheduled.",
+      QueueBuckets());
+  prefill_seconds = impl_->AddHistogram("prefill_seconds",
+                                        "Time from first being scheduled until the first token.",
+                                        FirstTokenBuckets());
+  decode_seconds = impl_->AddHistogram(
+      "decode_seconds", "Time from the first token of a request until its end.", RequestBuckets());
+  request_prompt_tokens =
+      impl_->AddHistogram("request_prompt_tokens", "Prompt tokens of a request.", TokenBuckets());
+  request_generated_tokens = impl_->AddHistogram("request_generated_tokens",
+                                                 "Tokens generated for a request.", TokenBuckets());
+  running = impl_->AddGauge("requests_running", "Requests being computed.");
+  queued = impl_->AddGauge("requests_queued", "Requests waiting for their first step.");
+  queued_tokens = impl_->AddGauge("queued_tokens", "Prompt tokens of the waiting requests.");
+  draining =
+      impl_->AddGauge("draining", "1 while new requests are refused for a shutdown, else 0.");
+}
+
+void Metrics::AddStepMetrics() {
+  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+    impl_->step_seconds[i] =
+        impl_->AddHistogram("step_seconds", "Time of one phase of an engine step.", StepBuckets(),
+                            {{"phase", kPhaseNames[i]}});
+  }
+  steps = impl_->AddCounter("steps_total", "Engine steps that computed at least one token.");
+  step_tokens = impl_->AddHistogram("step_tokens", "Tokens computed in a step.", TokenBuckets());
+  step_batch_size =
+      impl_->AddHistogram("step_batch_size", "Requests that took part in a step.", BatchBuckets());
+  preemptions = impl_->AddCounter(
+      "preemptions_total", "Running requests put back to be recomputed, for want of memory.");
+  last_step_timestamp = impl_->AddGauge("engine_last_step_timestamp_seconds",
+                                        "Unix time at the end of the last step; 0 before it.");
+}
+
+void Metrics::AddKvMetrics() {
+  const std::string bytes_help = "Bytes of the KV cache arena, by state.";
+  kv_bytes_used = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "used"}});
+  kv_bytes_free = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "free"}});
+  kv_tokens_logical = impl_->AddGauge(
+      "kv_tokens", "Tokens that the KV cache stands for, summed over requests, by state.",
+      {{"state", "logical"}});
+}
+
+Counter& Metrics::requests(RequestOutcome outcome) {
+  return impl_->requests[static_cast<size_t>(outcome)];
+}
+Counter& Metrics::rejections(RejectionReason reason) {
+  return impl_->rejections[static_cast<size_t>(reason)];
+}
+Histogram& Metrics::step_seconds(StepPhase phase) {
+  return impl_->step_seconds[static_cast<size_t>(phase)];
+}
+
+void Metrics::SetModelInfo(const std::string& architecture, const std::string& backend,
+                           const std::string& device) {
+  impl_->ReplaceInfo("model_info", "The loaded model and what computes it; always 1.",
+                     {{"architecture", architecture}, {"backend", backend}, {"device", device}},
+                     &impl_->model_info);
+}
+
+void Metrics::SetKvConfig(int32_t block_tokens, int64_t arena_bytes) {
+  impl_->ReplaceInfo("kv_config_info", "How the KV cache is set up; always 1.",
+                     {{"block_tokens", std::to_string(block_tokens)},
+                      {"arena_bytes", std::to_string(arena_bytes)}},
+                     &impl_->kv_config_info);
+}
+
+std::shared_ptr<prometheus::Registry> Metrics::registry() const { return impl_->registry; }
+
+std::string Metrics::Serialize() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
+}
+
+}  // namespace condense

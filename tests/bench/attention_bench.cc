@@ -1,0 +1,154 @@
+// Attention: bytes of keys and values read per second for decode steps, FLOP/s for prompt chunks,
+// per instruction set.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/base/check.h"
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/thread_pool.h"
+#include "tests/support/kv_lists.h"
+
+namespace condense {
+namespace {
+
+constexpr int kHeadDim = 64;
+constexpr int kHeads = 9;
+constexpr int kKvHeads = 3;
+
+struct Shape {
+  const char* name;
+  int sequences;
+  int entries;
+  int tokens;  // rows of each sequence
+};
+constexpr Shape kShapes[] = {
+    {"decode_1x7000", 1, 7000, 1},        {"decode_8x2000", 8, 2000, 1},
+    {"decode_1x500", 1, 500, 1},          {"prompt_512_of_512", 1, 512, 512},
+    {"prompt_512_of_7000", 1, 7000, 512},
+};
+
+Buffer Upload(Backend* backend, const std::byte* data, int64_t size_bytes) {
+  absl::StatusOr<Buffer> buffer = backend->Allocate(size_bytes);
+  CHECK(buffer.ok());
+  backend->CopyToDevice(buffer->data(), data, size_bytes);
+  return *std::move(buffer);
+}
+
+void RunAttention(benchmark::State& state, const std::string& isa, int num_threads,
+                  const Shape& shape, bool evidence) {
+  BackendOptions options;
+  options.num_threads = num_threads;
+  options.cpu_isa = isa;
+  auto backend = MakeBackend(options);
+  CHECK(backend.ok());
+  // Several arenas in turn, as the layers of a model are: the caches do not keep the keys from one
+  // call to the next.
+  const bool decode = shape.tokens == 1;
+  const int num_layers = decode ? std::max(1, 120000 / (shape.sequences * shape.entries)) : 1;
+  const std::vector<KvSequenceSpec> specs(shape.sequences,
+                                          {BlockCounts(shape.entries, 32), shape.tokens});
+  const KvLists lists({kHeadDim, 32}, kKvHeads, specs, 1);
+  std::vector<Buffer> arenas;
+  for (int i = 0; i < num_layers; ++i) {
+    arenas.push_back(
+        Upload(backend->get(), lists.image().data(), static_cast<int64_t>(lists.image().size())));
+  }
+  const std::vector<float> q(int64_t{lists.num_rows()} * kHeads * kHeadDim, 0.01f);
+  const Buffer q_device = Upload(backend->get(), reinterpret_cast<const std::byte*>(q.data()),
+                                 static_cast<int64_t>(q.size()) * 4);
+  const Buffer out = *(*backend)->Allocate(static_cast<int64_t>(q.size()) * 4);
+  const Buffer evidence_device = *(*backend)->Allocate(lists.evidence_size() * 4);
+  AttentionArgs args;
+  args.q = q_device.as<float>();
+  args.shape = lists.shape();
+  args.num_heads = kHeads;
+  args.num_kv_heads = kKvHeads;
+  args.num_sequences = lists.num_sequences();
+  args.sequences = lists.sequences();
+  args.scale = 0.125f;
+  args.out = out.as<float>();
+  if (evidence) {
+    args.evidence = evidence_device.as<float>();
+    args.evidence_offset = lists.evidence_offset().data();
+  }
+  int layer = 0;
+  for (auto _ : state) {
+    args.arena = arenas[layer].data();
+    layer = (layer + 1) % num_layers;
+    (*backend)->Attention(args);
+  }
+  const double calls = static_cast<double>(state.iterations());
+  const double bytes = 4.0 * shape.sequences * shape.entries * kKvHeads * kHeadDim;
+  const double seen = shape.entries - (shape.tokens - 1) / 2.0;  // entries of the average row
+  const double flops = 4.0 * shape.sequences * shape.tokens * seen * kHeads * kHeadDim;
+  state.counters["GB/s"] = benchmark::Counter(bytes * calls * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] = benchmark::Counter(flops * calls * 1e-9, benchmark::Counter::kIsRate);
+}
+
+// What the machine gives: every thread reads its share of an array as large as the arenas above.
+void RunMemoryBandwidth(benchmark::State& state, int num_threads) {
+  cpu::ThreadPool pool(num_threads > 0 ? num_threads
+                                       : static_cast<int>(std::thread::hardware_concurrency()));
+  constexpr int64_t kTaskWords = 1 << 16;
+  constexpr int kTasks = 184;  // 92 MiB
+  std::vector<uint64_t> words(kTaskWords * kTasks, 1);
+  std::vector<uint64_t> sums(kTasks);
+  for (auto _ : state) {
+    pool.Run(kTasks, [&](int task, int /*worker*/) {
+      uint64_t sum = 0;
+      for (int64_t i = 0; i < kTaskWords; ++i) sum ^= words[task * kTaskWords + i];
+      sums[task] = sum;
+    });
+    benchmark::DoNotOptimize(sums.data());
+  }
+  state.counters["GB/s"] = benchmark::Counter(
+      8e-9 * static_cast<double>(words.size()) * static_cast<double>(state.iterations()),
+      benchmark::Counter::kIsRate);
+}
+
+void RegisterShape(cpu::CpuIsa isa, int num_threads, const Shape& shape, bool evidence) {
+  const std::string name = std::string("attention/") + cpu::CpuIsaName(isa) + "/" +
+                           (num_threads == 1 ? "one_thread/" : "all_threads/") + shape.name +
+                           (evidence ? "/evidence" : "");
+  auto* bench = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    RunAttention(state, cpu::CpuIsaName(isa), num_threads, shape, evidence);
+  });
+  bench->Unit(benchmark::kMicrosecond);
+  // One thread is judged by its CPU time, which other programs on the machine disturb less.
+  if (num_threads != 1) bench->UseRealTime();
+}
+
+void Register() {
+  for (const int num_threads : {1, 0}) {
+    auto* memory = benchmark::RegisterBenchmark(
+        num_threads == 1 ? "memory/one_thread" : "memory/all_threads",
+        [=](benchmark::State& state) { RunMemoryBandwidth(state, num_threads); });
+    memory->Unit(benchmark::kMillisecond);
+    if (num_threads != 1) memory->UseRealTime();
+    for (const cpu::CpuIsa isa : cpu::AvailableCpuIsas()) {
+      for (const Shape& shape : kShapes) {
+        RegisterShape(isa, num_threads, shape, false);
+        RegisterShape(isa, num_threads, shape, true);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace condense
+
+int main(int argc, char** argv) {
+  condense::Register();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

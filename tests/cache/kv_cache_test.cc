@@ -1,0 +1,318 @@
+#include "cache/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/reference_backend.h"
+
+namespace condense {
+namespace {
+
+constexpr int64_t kBlockBytes = 8192;             // D 64, B 32
+constexpr int64_t kSlabBytes = 16 * kBlockBytes;  // 512 tokens of one unit
+
+KvLayout Layout(int32_t layers, int32_t heads, std::vector<int32_t> windows = {}) {
+  return {.num_layers = layers,
+          .num_kv_heads = heads,
+          .block = {.head_dim = 64, .block_tokens = 32},
+          .layer_window = std::move(windows)};
+}
+
+class KvCacheTest : public testing::Test {
+ protected:
+  std::unique_ptr<KvCache> MakeCache(KvLayout layout, int64_t slabs, int32_t step_tokens = 512) {
+    return KvCache::Make(&backend_, std::move(layout),
+                         {.arena_bytes = slabs * kSlabBytes, .step_tokens = step_tokens})
+        .value();
+  }
+  static bool Append(KvCache* cache, KvSequence* sequence, int32_t tokens) {
+    if (!cache->TryReserve(sequence, tokens)) return false;
+    cache->Commit(sequence, tokens);
+    return true;
+  }
+  static KvList ListOf(KvCache* cache, KvSequence* sequence, int32_t layer, int32_t new_tokens) {
+    std::vector<KvList> lists(cache->layout().num_kv_heads);
+    cache->Lists(sequence, layer, new_tokens, lists.data());
+    return lists[0];
+  }
+
+  ReferenceBackend backend_;
+};
+
+TEST_F(KvCacheTest, OpenTakesNothing) {
+  const auto cache = MakeCache(Layout(2, 3), 6);
+  const auto sequence = cache->Open();
+  EXPECT_EQ(sequence->tables.size(), 6u);
+  EXPECT_TRUE(sequence->empty());
+  const KvCacheStats stats = cache->Stats();
+  EXPECT_EQ(stats.arena_bytes, 6 * kSlabBytes);
+  EXPECT_EQ(stats.slab_bytes, 0);
+  EXPECT_EQ(stats.sequences, 0);
+}
+
+TEST_F(KvCacheTest, ReserveMakesRoomInEveryUnit) {
+  const auto cache = MakeCache(Layout(2, 3), 6);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(cache->TryReserve(sequence.get(), 33));
+  for (const BlockTable& table : sequence->tables) EXPECT_EQ(table.blocks().size(), 2u);
+  for (int32_t layer = 0; layer < 2; ++layer) {
+    KvList lists[3];
+    cache->Lists(sequence.get(), layer, 33, lists);
+    for (const KvList& list : lists) {
+      EXPECT_EQ(list.num_entries, 33);
+      ASSERT_EQ(list.num_blocks, 2);
+      EXPECT_EQ(list.blocks[0].count, 32);
+      EXPECT_EQ(list.blocks[1].count, 1);
+    }
+  }
+}
+
+TEST_F(KvCacheTest, ListsAreThoseOfTheLayersOwnHeads) {
+  const auto cache = MakeCache(Layout(2, 3), 6);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(cache->TryReserve(sequence.get(), 1));
+  KvList lists[3];
+  cache->Lists(sequence.get(), 1, 1, lists);
+  for (int32_t head = 0; head < 3; ++head) {
+    EXPECT_EQ(lists[head].blocks, sequence->tables[3 + head].blocks().data());
+  }
+}
+
+TEST_F(KvCacheTest, ReserveCountsRoomThatIsThere) {
+  const auto cache = MakeCache(Layout(1, 1), 1);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(cache->TryReserve(sequence.get(), 512));
+  const int64_t used = cache->Stats().used_bytes;
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 512));
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 1));
+  EXPECT_EQ(cache->Stats().used_bytes, used);
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 513));
+  cache->Commit(sequence.get(), 500);
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 12));
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 13));
+}
+
+TEST_F(KvCacheTest, ReserveOfNothingTakesNothing) {
+  const auto cache = MakeCache(Layout(1, 1), 1);
+  const auto sequence = cache->Open();
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 0));
+  EXPECT_TRUE(sequence->empty());
+  EXPECT_EQ(cache->Stats().sequences, 0);
+}
+
+TEST_F(KvCacheTest, FailedReserveLeavesEverythingAsItWas) {
+  // Three units on five slabs: the second slab of the third unit is missing.
+  const auto cache = MakeCache(Layout(1, 3), 5);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 500));
+  const KvCacheStats before = cache->Stats();
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 13));
+  const KvCacheStats after = cache->Stats();
+  EXPECT_EQ(after.slab_bytes, before.slab_bytes);
+  EXPECT_EQ(after.used_bytes, before.used_bytes);
+  for (const BlockTable& table : sequence->tables) EXPECT_EQ(table.blocks().size(), 16u);
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 12));
+}
+
+TEST_F(KvCacheTest, FailedReserveOfANewSequenceIsNotCounted) {
+  const auto cache = MakeCache(Layout(1, 1), 1);
+  const auto sequence = cache->Open();
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 513));
+  EXPECT_EQ(cache->Stats().sequences, 0);
+  EXPECT_EQ(cache->Stats().slab_bytes, 0);
+}
+
+TEST_F(KvCacheTest, ReleaseGivesEverythingBackAndTheSequenceCanBeFilledAgain) {
+  const auto cache = MakeCache(Layout(2, 1), 2);
+  const auto first = cache->Open();
+  const auto second = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), first.get(), 512));
+  EXPECT_FALSE(cache->TryReserve(second.get(), 1));
+  cache->Release(first.get());
+  cache->Release(first.get());
+  EXPECT_EQ(first->committed_tokens, 0);
+  EXPECT_EQ(cache->Stats().slab_bytes, 0);
+  EXPECT_EQ(cache->Stats().logical_tokens, 0);
+  EXPECT_TRUE(Append(cache.get(), second.get(), 512));
+  cache->Release(second.get());
+  EXPECT_TRUE(Append(cache.get(), first.get(), 7));
+  EXPECT_EQ(ListOf(cache.get(), first.get(), 0, 0).num_entries, 7);
+}
+
+TEST_F(KvCacheTest, SlabsMoveBetweenUnitsAsWindowsReturnThem) {
+  // Layer 1 keeps 32 entries or a few more; the slab it no longer needs lets layer 0 grow.
+  const auto cache = MakeCache(Layout(2, 1, {0, 32}), 4);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 1024));
+  EXPECT_EQ(cache->Stats().slab_bytes, 3 * kSlabBytes);
+  EXPECT_TRUE(Append(cache.get(), sequence.get(), 480));
+  EXPECT_EQ(cache->Stats().slab_bytes, 4 * kSlabBytes);
+}
+
+TEST_F(KvCacheTest, WindowKeepsWhatTheNextRowSees) {
+  for (int32_t window : {1, 2, 31, 32, 33, 64, 100}) {
+    const auto cache = MakeCache(Layout(1, 1, {window}), 1);
+    const auto sequence = cache->Open();
+    for (int32_t committed = 1; committed <= 300; ++committed) {
+      ASSERT_TRUE(Append(cache.get(), sequence.get(), 1));
+      const KvList list = ListOf(cache.get(), sequence.get(), 0, 0);
+      ASSERT_GE(list.num_entries, std::min(committed, window - 1)) << window << " " << committed;
+      ASSERT_LE(list.num_entries, window - 2 + 32) << window << " " << committed;
+      ASSERT_LE(list.num_blocks, (window + 31) / 32 + 1) << window << " " << committed;
+      ASSERT_EQ((committed - list.num_entries) % 32, 0) << window << " " << committed;
+    }
+  }
+}
+
+TEST_F(KvCacheTest, WindowedSequenceRunsForeverInBoundedMemory) {
+  const auto cache = MakeCache(Layout(1, 1, {100}), 2, 256);
+  EXPECT_EQ(cache->max_sequence_tokens(), (int64_t{1} << 31) - 1);
+  const auto sequence = cache->Open();
+  for (int i = 0; i < 400; ++i) ASSERT_TRUE(Append(cache.get(), sequence.get(), 256));
+  EXPECT_EQ(sequence->committed_tokens, 400 * 256);
+  EXPECT_LE(cache->Stats().used_bytes, 5 * kBlockBytes);
+}
+
+TEST_F(KvCacheTest, StatsAddUp) {
+  const auto cache = MakeCache(Layout(2, 2), 12);
+  const auto first = cache->Open();
+  const auto second = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), first.get(), 100));
+  ASSERT_TRUE(cache->TryReserve(second.get(), 10));
+  const KvCacheStats stats = cache->Stats();
+  EXPECT_EQ(stats.arena_bytes, 12 * kSlabBytes);
+  EXPECT_EQ(stats.used_bytes, 4 * (4 + 1) * kBlockBytes);
+  EXPECT_EQ(stats.slab_bytes, 4 * kSlabBytes);
+  EXPECT_EQ(stats.slack_bytes, stats.slab_bytes - stats.used_bytes);
+  EXPECT_EQ(stats.logical_tokens, 100);
+  EXPECT_EQ(stats.sequences, 2);
+}
+
+TEST_F(KvCacheTest, FitsSaysWhatReserveWouldSay) {
+  const auto cache = MakeCache(Layout(1, 2), 7);
+  const auto resident = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), resident.get(), 700));
+  for (int32_t tokens = 0; tokens < 1500; ++tokens) {
+    const bool fits = cache->Fits(tokens, 0);
+    const auto sequence = cache->Open();
+    EXPECT_EQ(cache->TryReserve(sequence.get(), tokens), fits) << tokens;
+    cache->Release(sequence.get());
+  }
+}
+
+TEST_F(KvCacheTest, FitsLeavesRoomForTheReserve) {
+  const auto cache = MakeCache(Layout(1, 1), 2);
+  EXPECT_TRUE(cache->Fits(1024, 0));
+  EXPECT_FALSE(cache->Fits(1024, 1));
+  EXPECT_TRUE(cache->Fits(992, 32));
+  EXPECT_FALSE(cache->Fits(992, 33));
+  EXPECT_TRUE(cache->Fits(0, 1024));
+}
+
+TEST_F(KvCacheTest, FitsRefusesWhatNoPositionCanCount) {
+  const auto cache = MakeCache(Layout(1, 1, {16}), 2);
+  EXPECT_TRUE(cache->Fits((int64_t{1} << 31) - 1, 0));
+  EXPECT_FALSE(cache->Fits(int64_t{1} << 31, 0));
+  EXPECT_FALSE(cache->Fits(INT64_MAX, 0));
+  EXPECT_FALSE(cache->Fits(1, INT64_MAX));
+}
+
+TEST_F(KvCacheTest, FitsCountsAWindowedLayerByItsWindowAndOneStep) {
+  // 16 blocks for layer 0 up to 512 tokens, then 32; layer 1 never more than 2 + 4 blocks.
+  const auto cache = MakeCache(Layout(2, 1, {0, 40}), 3, 128);
+  EXPECT_TRUE(cache->Fits(1024, 0));
+  EXPECT_FALSE(cache->Fits(1025, 0));
+  const auto sequence = cache->Open();
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Append(cache.get(), sequence.get(), 128));
+}
+
+TEST_F(KvCacheTest, LongestSequenceFitsAnEmptyCacheAndOneTokenMoreDoesNot) {
+  const std::vector<std::vector<int32_t>> window_sets = {{}, {0, 1, 40}, {0, 200, 700}, {0, 0, 33}};
+  for (const auto& windows : window_sets) {
+    for (int64_t slabs : {6, 7, 11, 20}) {
+      const auto cache = MakeCache(Layout(3, 2, windows), slabs, 96);
+      const int64_t longest = cache->max_sequence_tokens();
+      EXPECT_TRUE(cache->Fits(longest, 0));
+      EXPECT_FALSE(cache->Fits(longest + 1, 0));
+      for (int32_t step : {1, 31, 33, 96}) {
+        const auto sequence = cache->Open();
+        for (int64_t left = longest; left > 0; left -= step) {
+          ASSERT_TRUE(Append(cache.get(), sequence.get(), std::min<int64_t>(step, left)))
+              << "slabs " << slabs << " step " << step << " left " << left << " of " << longest;
+        }
+        EXPECT_EQ(sequence->committed_tokens, longest);
+        EXPECT_EQ(cache->max_sequence_tokens(), longest);
+        cache->Release(sequence.get());
+      }
+    }
+  }
+}
+
+TEST_F(KvCacheTest, WindowIsCountedByTheWorstCutAndNoMore) {
+  // A window of w keeps up to w - 2 + 32 entries; a step of 448 behind them fills 16 blocks exactly
+  // when w is 34.
+  const int64_t unlimited = (int64_t{1} << 31) - 1;
+  EXPECT_EQ(MakeCache(Layout(1, 1, {34}), 1, 448)->max_sequence_tokens(), unlimited);
+  const auto cache = MakeCache(Layout(1, 1, {35}), 1, 448);
+  EXPECT_EQ(cache->max_sequence_tokens(), 512);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 97));
+  EXPECT_EQ(ListOf(cache.get(), sequence.get(), 0, 0).num_entries, 65);
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 448));
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 447));
+}
+
+TEST_F(KvCacheTest, LongestSequenceWithoutWindowsUsesEveryWholeRoundOfSlabs) {
+  EXPECT_EQ(MakeCache(Layout(3, 2), 6)->max_sequence_tokens(), 512);
+  EXPECT_EQ(MakeCache(Layout(3, 2), 17)->max_sequence_tokens(), 1024);
+  EXPECT_EQ(MakeCache(Layout(3, 2), 18)->max_sequence_tokens(), 1536);
+}
+
+TEST_F(KvCacheTest, TooSmallAnArenaIsRefusedWithTheNeed) {
+  const auto cache = KvCache::Make(&backend_, Layout(3, 2), {.arena_bytes = 6 * kSlabBytes - 1});
+  EXPECT_EQ(cache.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(cache.status().message()),
+              testing::AllOf(testing::HasSubstr("arena_bytes is 786431"),
+                             testing::HasSubstr("at least 786432")));
+}
+
+TEST_F(KvCacheTest, BadLayoutAndOptionsAreRefused) {
+  const auto code = [&](KvLayout layout, KvCacheOptions options) {
+    return KvCache::Make(&backend_, std::move(layout), options).status().code();
+  };
+  EXPECT_EQ(code(Layout(0, 2), {.arena_bytes = 1 << 20}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(Layout(1, 1), {.arena_bytes = 1 << 20, .step_tokens = 0}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(Layout(1, 1), {.arena_bytes = (int64_t{1} << 38) + 1}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(Layout(1, 1), {.arena_bytes = -1}), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(KvCacheTest, MemoryThatTheBackendLacksIsRefused) {
+  const auto cache =
+      KvCache::Make(&backend_, Layout(1, 1), {.arena_bytes = 4 * ReferenceBackend::kMemoryBytes});
+  EXPECT_EQ(cache.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(KvCacheTest, ArenaKeepsWholeSlabs) {
+  const auto cache =
+      KvCache::Make(&backend_, Layout(1, 1), {.arena_bytes = 3 * kSlabBytes - 1}).value();
+  EXPECT_EQ(cache->Stats().arena_bytes, 2 * kSlabBytes);
+}
+
+using KvCacheDeathTest = KvCacheTest;
+
+TEST_F(KvCacheDeathTest, CommittingWhatIsNotReservedDies) {
+  const auto cache = MakeCache(Layout(1, 1), 1);
+  const auto sequence = cache->Open();
+  EXPECT_DEATH(cache->Commit(sequence.get(), 1), "Check failed");
+}
+
+}  // namespace
+}  // namespace condense

@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/backend_fixture.h"
+#include "tests/support/kv_lists.h"
+
+namespace condense {
+namespace {
+
+struct AttentionResult {
+  std::vector<float> out;
+  std::vector<float> log_sum_exp;
+  std::vector<float> evidence;
+};
+
+struct AttentionCase {
+  int num_heads = 0;
+  int window = 0;
+  bool evidence = true;
+};
+
+AttentionArgs MakeArgs(const KvLists& lists, const AttentionCase& attention) {
+  AttentionArgs args;
+  args.shape = lists.shape();
+  args.num_heads = attention.num_heads;
+  args.num_kv_heads = lists.num_kv_heads();
+  args.num_sequences = lists.num_sequences();
+  args.sequences = lists.sequences();
+  args.scale = 1.0f / std::sqrt(static_cast<float>(lists.shape().head_dim));
+  args.window = attention.window;
+  return args;
+}
+
+AttentionResult RunAttention(Backend* backend, const KvLists& lists, AttentionArgs args,
+                             const std::vector<float>& q, bool evidence) {
+  const int head_dim = args.shape.head_dim;
+  const DeviceArray<std::byte> arena(backend, lists.image());
+  const DeviceArray<float> q_device(backend, q);
+  const DeviceArray<float> out(backend, static_cast<int64_t>(q.size()));
+  const DeviceArray<float> log_sum_exp(backend, static_cast<int64_t>(q.size()) / head_dim);
+  // Stale values must not survive.
+  const DeviceArray<float> evidence_device(backend,
+                                           std::vector<float>(lists.evidence_size(), 7.0f));
+  args.q = q_device.get();
+  args.arena = arena.get();
+  args.out = out.get();
+  args.log_sum_exp = log_sum_exp.get();
+  if (evidence) {
+    args.evidence = evidence_device.get();
+    args.evidence_offset = lists.evidence_offset().data();
+  }
+  backend->Attention(args);
+  AttentionResult result = {out.Read(), log_sum_exp.Read(), {}};
+  if (evidence) result.evidence = evidence_device.Read();
+  return result;
+}
+
+std::vector<float> QueriesFor(const KvLists& lists, int num_heads) {
+  return RandomFloats(int64_t{lists.num_rows()} * num_heads * lists.shape().head_dim, 17);
+}
+
+// Rows [first, first + count) of an array of `row_size` floats each.
+std::vector<float> RowsOf(const std::vector<float>& values, int first, int count,
+                          int64_t row_size) {
+  return {values.begin() + first * row_size, values.begin() + (first + count) * row_size};
+}
+
+class AttentionTest : public BackendFixture {
+ protected:
+  AttentionResult Run(Backend* on, const KvLists& lists, const AttentionCase& attention) {
+    return RunAttention(on, lists, MakeArgs(lists, attention),
+                        QueriesFor(lists, attention.num_heads), attention.evidence);
+  }
+
+  void ExpectMatch(const KvLists& lists, const AttentionCase& attention) {
+    const AttentionResult actual = Run(backend(), lists, attention);
+    const AttentionResult expected = Run(reference(), lists, attention);
+    EXPECT_LE(NormalizedError(actual.out, expected.out), tolerance::kAttention);
+    EXPECT_LE(NormalizedError(actual.log_sum_exp, expected.log_sum_exp), tolerance::kAttention);
+    EXPECT_LE(NormalizedError(actual.evidence, expected.evidence), tolerance::kAttention);
+  }
+};
+
+TEST_P(AttentionTest, MatchesReferenceForEveryHeadDimAndBlockSize) {
+  for (const int head_dim : {8, 24, 32, 64, 80, 96, 128, 256}) {
+    for (const int block_tokens : {32, 64}) {
+      SCOPED_TRACE(testing::Message() << "D " << head_dim << " B " << block_tokens);
+      const KvLists lists({head_dim, block_tokens}, 2,
+                          {{BlockCounts(75, block_tokens), 1}, {BlockCounts(20, block_tokens), 20}},
+                          1);
+      ExpectMatch(lists, {.num_heads = 6});
+    }
+  }
+}
+
+TEST_P(AttentionTest, MatchesReferenceForEveryGroupSize) {
+  for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 16, 60}) {
+    SCOPED_TRACE(testing::Message() << "H / G " << group);
+    const KvLists lists({64, 32}, 2, {{BlockCounts(100, 32), 1}, {BlockCounts(70, 32), 9}}, 2);
+    ExpectMatch(lists, {.num_heads = 2 * group});
+  }
+}
+
+TEST_P(AttentionTest, MatchesReferenceAcrossManyParts) {
+  const KvLists lists({64, 32}, 3,
+                      {{BlockCounts(1700, 32), 1},
+                       {BlockCounts(513, 32), 1},
+                       {BlockCounts(512, 32), 1},
+                       {BlockCounts(1, 32), 1},
+                       {BlockCounts(700, 32), 33}},
+                      3);
+  ExpectMatch(lists, {.num_heads = 9});
+}
+
+TEST_P(AttentionTest, MatchesReferenceForAPromptOfManyTiles) {
+  const KvLists lists({32, 32}, 1, {{BlockCounts(650, 32), 150}, {BlockCounts(90, 32), 90}}, 4);
+  ExpectMatch(lists, {.num_heads = 3});
+}
+
+TEST_P(AttentionTest, MatchesReferenceOverCompactedBlocks) {
+  // Blocks that hold fewer entries than they could, so that some straddle the cut between two
+  // parts.
+  std::vector<int> counts;
+  for (int i = 0; i < 60; ++i) counts.push_back(1 + i * 7 % 32);
+  const KvLists lists({64, 32}, 2, {{counts, 1}, {counts, 40}}, 5);
+  ExpectMatch(lists, {.num_heads = 4});
+}
+
+TEST_P(AttentionTest, MatchesReferenceWithinAWindow) {
+  for (const int window : {1, 5, 64, 512, 600, 5000}) {
+    SCOPED_TRACE(testing::Message() << "window " << window);
+    const KvLists lists({64, 32}, 2, {{BlockCounts(1300, 32), 1}, {BlockCounts(600, 32), 100}}, 6);
+    ExpectMatch(lists, {.num_heads = 4, .window = window});
+  }
+}
+
+TEST_P(AttentionTest, EvidenceDoesNotChangeTheResult) {
+  const KvLists lists({64, 32}, 3, {{BlockCounts(1700, 32), 1}, {BlockCounts(700, 32), 120}}, 7);
+  const AttentionResult with = Run(backend(), lists, {.num_heads = 9, .evidence = true});
+  const AttentionResult without = Run(backend(), lists, {.num_heads = 9, .evidence = false});
+  EXPECT_TRUE(SameBits(with.out, without.out));
+  EXPECT_TRUE(SameBits(with.log_sum_exp, without.log_sum_exp));
+}
+
+TEST_P(AttentionTest, BatchEqualsSingleSequencesBitForBit) {
+  const KvLists lists(
+      {64, 32}, 3,
+      {{BlockCounts(1100, 32), 1}, {BlockCounts(77, 32), 1}, {BlockCounts(600, 32), 130}}, 8);
+  const AttentionCase attention = {.num_heads = 9};
+  const AttentionResult batch = Run(backend(), lists, attention);
+  const std::vector<float> q = QueriesFor(lists, 9);
+  for (int s = 0; s < lists.num_sequences(); ++s) {
+    SCOPED_TRACE(testing::Message() << "sequence " << s);
+    KvSequenceArgs sequence = lists.sequence(s);
+    const int first_row = std::exchange(sequence.first_row, 0);
+    AttentionArgs args = MakeArgs(lists, attention);
+    args.num_sequences = 1;
+    args.sequences = &sequence;
+    const AttentionResult single = RunAttention(
+        backend(), lists, args, RowsOf(q, first_row, sequence.num_tokens, 9 * 64), false);
+    EXPECT_TRUE(SameBits(single.out, RowsOf(batch.out, first_row, sequence.num_tokens, 9 * 64)));
+    EXPECT_TRUE(
+        SameBits(single.log_sum_exp, RowsOf(batch.log_sum_exp, first_row, sequence.num_tokens, 9)));
+  }
+}
+
+// Runs the one sequence of `lists` in chunks of the given sizes and returns all rows.
+std::vector<float> RunChunked(Backend* backend, const KvLists& lists,
+                              const AttentionCase& attention, int chunk) {
+  const KvSequenceArgs& whole = lists.sequence(0);
+  const std::vector<float> q = QueriesFor(lists, attention.num_heads);
+  const int64_t row_size = int64_t{attention.num_heads} * lists.shape().head_dim;
+  std::vector<float> out;
+  for (int first = 0; first < whole.num_tokens; first += chunk) {
+    const int count = std::min(chunk, whole.num_tokens - first);
+    const int entries = whole.lists[0].num_entries - whole.num_tokens + first + count;
+    const KvListPrefix prefix(whole, lists.num_kv_heads(), entries, 0, count);
+    AttentionArgs args = MakeArgs(lists, attention);
+    args.sequences = &prefix.sequence();
+    const AttentionResult part =
+        RunAttention(backend, lists, args, RowsOf(q, first, count, row_size), false);
+    out.insert(out.end(), part.out.begin(), part.out.end());
+  }
+  return out;
+}
+
+TEST_P(AttentionTest, ChunkedPromptEqualsWholePromptBitForBit) {
+  for (const int window : {0, 50, 530}) {
+    for (const int head_dim : {64, 80}) {
+      const KvLists lists({head_dim, 32}, 2, {{BlockCounts(700, 32), 640}}, 9);
+      const AttentionCase attention = {.num_heads = 6, .window = window};
+      const std::vector<float> whole = RunChunked(backend(), lists, attention, 640);
+      for (const int chunk : {1, 7, 64, 333}) {
+        if (GetParam().name == "reference" && chunk < 64)
+          continue;  // slow, and rows are computed one by one anyway
+        SCOPED_TRACE(testing::Message()
+                     << "window " << window << " D " << head_dim << " chunk " << chunk);
+        EXPECT_TRUE(SameBits(RunChunked(backend(), lists, attention, chunk), whole));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, AnInfiniteValueOfALaterTokenDoesNotReachEarlierRows) {
+  KvLists lists({64, 32}, 1, {{BlockCounts(20, 32), 20}}, 10);
+  std::vector<std::byte> image = lists.image();
+  Half* values =
+      reinterpret_cast<Half*>(image.data() + KvValuesOffset(KvFormat::kK16V16, lists.shape()));
+  values[19 * 64] = {0x7c00};
+  const DeviceArray<std::byte> arena(backend(), image);
+  const DeviceArray<float> q(backend(), QueriesFor(lists, 2));
+  const DeviceArray<float> out(backend(), 20 * 2 * 64);
+  AttentionArgs args = MakeArgs(lists, {.num_heads = 2});
+  args.q = q.get();
+  args.arena = arena.get();
+  args.out = out.get();
+  backend()->Attention(args);
+  const std::vector<float> rows = out.Read();
+  const auto finite = [](float x) { return std::isfinite(x); };
+  EXPECT_TRUE(std::all_of(rows.begin(), rows.begin() + 19 * 2 * 64, finite));
+  EXPECT_FALSE(std::isfinite(rows[19 * 2 * 64]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(TestedBackends()),
+                         BackendInstanceName);
+
+TEST(AttentionThreadsTest, NumberOfThreadsDoesNotChangeABit) {
+  const KvLists lists(
+      {64, 32}, 3,
+      {{BlockCounts(1700, 32), 1}, {BlockCounts(700, 32), 200}, {BlockCounts(90, 32), 1}}, 11);
+  std::vector<AttentionResult> results;
+  for (const int threads : {1, 2, 3, 7}) {
+    BackendOptions options;
+    options.num_threads = threads;
+    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    results.push_back(RunAttention(backend->get(), lists, MakeArgs(lists, {.num_heads = 9}),
+                                   QueriesFor(lists, 9), true));
+  }
+  for (const AttentionResult& result : results) {
+    EXPECT_TRUE(SameBits(result.out, results[0].out));
+    EXPECT_TRUE(SameBits(result.log_sum_exp, results[0].log_sum_exp));
+    EXPECT_TRUE(SameBits(result.evidence, results[0].evidence));
+  }
+}
+
+}  // namespace
+}  // namespace condense

@@ -1,0 +1,158 @@
+# Proves the floors: no file includes a file of a floor above its own, and the headers of each outside library stay in
+# the folders that may know it. Run as
+#   cmake -DROOT=<repository> -P tests/layering.cmake
+#   cmake -DSELF_TEST=<scratch folder> -P tests/layering.cmake   # plants violations and expects each to be named
+
+cmake_minimum_required(VERSION 3.25)
+
+# What each floor may include of ours; a file belongs to the most specific floor. kernels/base is what all stand on.
+set(may_include_kernels/base kernels/base)
+set(may_include_kernels kernels)
+set(may_include_cache cache kernels)
+set(may_include_metrics metrics)
+set(may_include_engine engine cache kernels metrics)
+set(may_include_proto proto)
+set(may_include_server server engine metrics proto kernels/base)
+set(may_include_tools tools engine proto kernels/base)
+set(may_include_tests tests server tools engine cache metrics kernels proto)
+set(floors kernels/base kernels cache metrics engine proto server tools tests)
+
+# Outside headers by pattern, each with the folders that may include it.
+set(pinned gRPC CUDA intrinsics prometheus-cpp spdlog)
+set(headers_of_gRPC "^(grpc|grpcpp)/|\\.pb\\.h$")
+set(folders_of_gRPC server tools tests proto)
+set(headers_of_CUDA "^(cuda|cublas|cub/|cooperative_groups|driver_types)")
+set(folders_of_CUDA kernels/cuda tests)
+set(headers_of_intrinsics "^([a-z]*intrin|arm_neon|arm_sve)\\.h$")
+set(folders_of_intrinsics kernels/cpu tests)
+set(headers_of_prometheus-cpp "^prometheus/")
+set(folders_of_prometheus-cpp metrics)
+set(headers_of_spdlog "^(spdlog|fmt)/")
+set(folders_of_spdlog metrics)
+
+# Sets `out` to TRUE if `path` lies in one of the folders that follow.
+function(is_inside path out)
+  set(${out} FALSE PARENT_SCOPE)
+  foreach(folder ${ARGN})
+    string(FIND "${path}" "${folder}/" at)
+    if(at EQUAL 0)
+      set(${out} TRUE PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# Sets `out` to the floor of `path`, or to an empty string if it is none of ours.
+function(floor_of path out)
+  set(${out} "" PARENT_SCOPE)
+  foreach(floor ${floors})
+    is_inside(${path} inside ${floor})
+    if(inside)
+      set(${out} ${floor} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# Sets `out` to what is wrong with `file`, on the given floor, including `header`; empty if nothing is.
+function(check_include file floor header out)
+  set(${out} "" PARENT_SCOPE)
+  foreach(library ${pinned})
+    if(header MATCHES "${headers_of_${library}}")
+      is_inside(${file} inside ${folders_of_${library}})
+      if(NOT inside)
+        list(JOIN folders_of_${library} " " folders)
+        set(${out} "${library} is for: ${folders}" PARENT_SCOPE)
+      endif()
+      return()
+    endif()
+  endforeach()
+  floor_of(${header} above)
+  if(above)
+    is_inside(${header} inside ${may_include_${floor}})
+    if(NOT inside)
+      list(JOIN may_include_${floor} " " allowed)
+      set(${out} "${floor} may include: ${allowed}" PARENT_SCOPE)
+    endif()
+  elseif(header MATCHES "^\\.\\.?/")
+    set(${out} "include paths start at the repository's root" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Sets `out` to the violations under `root`, and `count` to the number of files read.
+function(find_violations root out count)
+  set(violations)
+  set(files)
+  foreach(floor ${floors})
+    file(GLOB_RECURSE found RELATIVE ${root} ${root}/${floor}/*.h ${root}/${floor}/*.cc ${root}/${floor}/*.cuh
+      ${root}/${floor}/*.cu)
+    list(APPEND files ${found})
+  endforeach()
+  list(REMOVE_DUPLICATES files)
+  foreach(file ${files})
+    floor_of(${file} floor)
+    file(STRINGS ${root}/${file} lines REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]")
+    foreach(line ${lines})
+      string(REGEX REPLACE "^[^<\"]*[<\"]([^>\"]*).*" "\\1" header "${line}")
+      check_include(${file} ${floor} "${header}" problem)
+      if(problem)
+        list(APPEND violations "${file} includes ${header}: ${problem}")
+      endif()
+    endforeach()
+  endforeach()
+  list(LENGTH files number)
+  set(${count} ${number} PARENT_SCOPE)
+  set(${out} "${violations}" PARENT_SCOPE)
+endfunction()
+
+# Each a file and the one header that it must not include, then some that are right.
+function(self_test folder)
+  set(planted
+    "kernels/base/a.h|kernels/backend.h" "kernels/cpu/a.cc|cache/arena.h" "kernels/a.h|engine/engine.h"
+    "cache/a.cc|metrics/metrics.h" "metrics/a.h|kernels/base/mutex.h" "engine/a.cc|server/server.h"
+    "engine/b.h|condense/v1/inference.pb.h" "engine/c.cc|grpcpp/grpcpp.h" "server/a.cc|tools/client.h"
+    "server/b.cc|cache/arena.h" "tools/a.cc|tests/support/tiny_model.h" "engine/d.cc|prometheus/counter.h"
+    "server/c.cc|spdlog/spdlog.h" "kernels/b.cc|immintrin.h" "kernels/cpu/b.h|cuda_runtime.h"
+    "cache/b.h|../engine/engine.h")
+  set(right
+    "kernels/cpu/c.cc|immintrin.h" "kernels/cuda/a.cu|cuda_runtime.h" "metrics/b.cc|prometheus/counter.h"
+    "server/d.cc|condense/v1/inference.grpc.pb.h" "server/e.cc|kernels/base/mutex.h" "engine/e.cc|cache/arena.h"
+    "tests/a.cc|server/server.h" "tools/b.cc|engine/gguf.h" "cache/c.cc|kernels/base/check.h")
+  file(REMOVE_RECURSE ${folder})
+  foreach(case ${planted} ${right})
+    string(REPLACE "|" ";" case ${case})
+    list(GET case 0 file)
+    list(GET case 1 header)
+    file(WRITE ${folder}/${file} "#include <string>\n  # include \"${header}\"  // \"x.h\"\n")
+  endforeach()
+  find_violations(${folder} violations count)
+  foreach(case ${planted})
+    string(REPLACE "|" " includes " expected ${case})
+    if(NOT violations MATCHES "${expected}:")
+      message(SEND_ERROR "not flagged: ${expected}")
+    endif()
+  endforeach()
+  list(LENGTH planted expected)
+  list(LENGTH violations flagged)
+  if(NOT flagged EQUAL expected)
+    list(JOIN violations "\n" violations)
+    message(NOTICE "${violations}")
+    message(SEND_ERROR "${expected} violations were planted, ${flagged} were flagged")
+  endif()
+  file(REMOVE_RECURSE ${folder})
+endfunction()
+
+if(SELF_TEST)
+  self_test(${SELF_TEST})
+  return()
+endif()
+find_violations(${ROOT} violations count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "no sources under ${ROOT}")
+endif()
+if(violations)
+  list(JOIN violations "\n" violations)
+  message(NOTICE "${violations}")
+  message(FATAL_ERROR "the floors are broken, see above")
+endif()
+message(STATUS "${count} files keep to their floors")

@@ -1,0 +1,149 @@
+#include "metrics/metrics.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/metrics/documented_metrics.h"
+
+namespace condense {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(MetricsTest, WhatIsDocumentedIsEmittedAndTheReverse) {
+  Metrics metrics("tiny");
+  metrics.SetModelInfo("llama", "cpu", "avx2");
+  metrics.SetKvConfig(32, 1024);
+  const MetricRows emitted = ParseExposition(metrics.Serialize());
+  const MetricRows documented = ReadMetricsPage(CONDENSE_METRICS_PAGE);
+  ASSERT_FALSE(emitted.empty());
+
+  for (auto [name, row] : emitted) {
+    const auto found = documented.find(name);
+    if (found != documented.end()) row.unit = found->second.unit;
+    ASSERT_NE(found, documented.end()) << "missing on the page: " << FormatRow(name, row);
+    EXPECT_EQ(FormatRow(name, found->second), FormatRow(name, row));
+  }
+  for (const auto& [name, row] : documented) {
+    EXPECT_TRUE(emitted.contains(name)) << name << " is documented but not emitted";
+  }
+}
+
+TEST(MetricsTest, DocumentedUnitsAgreeWithTheNames) {
+  const MetricRows documented = ReadMetricsPage(CONDENSE_METRICS_PAGE);
+  ASSERT_FALSE(documented.empty());
+  for (const auto& [name, row] : documented) {
+    EXPECT_FALSE(row.unit.empty()) << name;
+    for (const std::string unit : {"seconds", "bytes", "tokens"}) {
+      if (name.find(unit) != std::string::npos) {
+        EXPECT_EQ(row.unit, unit) << name;
+      }
+    }
+    EXPECT_EQ(row.type == "counter", name.ends_with("_total")) << name;
+  }
+}
+
+TEST(MetricsTest, EverySeriesCarriesTheModel) {
+  Metrics metrics("tiny");
+  metrics.SetModelInfo("llama", "cpu", "avx2");
+  metrics.SetKvConfig(32, 1024);
+  const std::string text = metrics.Serialize();
+  size_t samples = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line[0] == '#') continue;
+    ++samples;
+    EXPECT_THAT(line, HasSubstr("model=\"tiny\""));
+  }
+  EXPECT_GT(samples, 100u);
+}
+
+TEST(MetricsTest, SeriesExistAtZeroBeforeAnythingHappens) {
+  Metrics metrics("tiny");
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"deadline\"} 0\n"));
+  EXPECT_THAT(text,
+              HasSubstr("condense_rejections_total{model=\"tiny\",reason=\"queue_full\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("condense_step_seconds_count{model=\"tiny\",phase=\"sample\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"free\"} 0\n"));
+}
+
+TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
+  Metrics metrics("tiny");
+  metrics.requests(RequestOutcome::kStop).Increment();
+  metrics.requests(RequestOutcome::kError).Increment(2);
+  metrics.rejections(RejectionReason::kInvalid).Increment(3);
+  metrics.step_seconds(StepPhase::kPublish).Observe(0.25);
+  metrics.kv_bytes_used.Set(4);
+  metrics.kv_bytes_free.Set(5);
+  metrics.kv_tokens_logical.Set(6);
+  metrics.prompt_tokens.Increment(7);
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"stop\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"error\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("condense_rejections_total{model=\"tiny\",reason=\"invalid\"} 3\n"));
+  EXPECT_THAT(text,
+              HasSubstr("condense_step_seconds_sum{model=\"tiny\",phase=\"publish\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"used\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"free\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_tokens{model=\"tiny\",state=\"logical\"} 6\n"));
+  EXPECT_THAT(text, HasSubstr("condense_prompt_tokens_total{model=\"tiny\"} 7\n"));
+  EXPECT_EQ(metrics.prompt_tokens.value(), 7);
+  EXPECT_EQ(metrics.kv_bytes_used.value(), 4);
+}
+
+TEST(MetricsTest, ServiceLevelLimitsAreBucketEdges) {
+  Metrics metrics("tiny");
+  metrics.ttft_seconds.Observe(0.45);
+  metrics.inter_token_seconds.Observe(0.08);
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("condense_ttft_seconds_bucket{model=\"tiny\",le=\"0.25\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("condense_ttft_seconds_bucket{model=\"tiny\",le=\"0.45\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("condense_inter_token_seconds_bucket{model=\"tiny\",le=\"0.075\"} 0\n"));
+  EXPECT_THAT(text,
+              HasSubstr("condense_inter_token_seconds_bucket{model=\"tiny\",le=\"0.08\"} 1\n"));
+}
+
+TEST(MetricsTest, SecondModelInfoReplacesTheFirst) {
+  Metrics metrics("tiny");
+  EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("condense_model_info{")));
+  metrics.SetModelInfo("llama", "cpu", "avx2");
+  metrics.SetModelInfo("llama", "cuda", "gpu");
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("backend=\"cuda\""));
+  EXPECT_THAT(text, Not(HasSubstr("backend=\"cpu\"")));
+}
+
+TEST(MetricsTest, ModelNamesAreEscaped) {
+  Metrics metrics("a\"b\\c\nd");
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("model=\"a\\\"b\\\\c\\nd\""));
+}
+
+TEST(MetricsTest, NoObservationIsLostAmongThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 1000;
+  Metrics metrics("tiny");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&metrics] {
+      for (int k = 0; k < kTimes; ++k) {
+        metrics.steps.Increment();
+        metrics.step_tokens.Observe(3);
+      }
+    });
+  }
+  for (int k = 0; k < 20; ++k) EXPECT_FALSE(metrics.Serialize().empty());
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(metrics.steps.value(), kThreads * kTimes);
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("condense_step_tokens_count{model=\"tiny\"} 4000\n"));
+}
+
+}  // namespace
+}  // namespace condense

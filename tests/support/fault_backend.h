@@ -1,0 +1,70 @@
+#ifndef CONDENSE_TESTS_SUPPORT_FAULT_BACKEND_H_
+#define CONDENSE_TESTS_SUPPORT_FAULT_BACKEND_H_
+
+// Wraps a backend and fails on command: the n-th op, or the n-th allocation. Counts calls, so that
+// a test can fail each of them in turn.
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace condense {
+
+// One thread. A failed op does nothing; neither does any op or copy after it until Synchronize has
+// returned the failure; if the device is lost, it returns it from then on. A failed allocation is
+// RESOURCE_EXHAUSTED and leaves the backend healthy.
+class FaultBackend final : public Backend {
+ public:
+  explicit FaultBackend(std::unique_ptr<Backend> wrapped);
+
+  // The op with this index, counted from 0 over all ops (copies and Zero included) since
+  // construction, fails. Negative: none.
+  void FailOp(int64_t index) { failing_op_ = index; }
+  // Whether a failure is for good.
+  void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
+  // Likewise for allocations.
+  void FailAllocation(int64_t index) { failing_allocation_ = index; }
+
+  int64_t num_ops() const { return num_ops_; }
+  int64_t num_allocations() const { return num_allocations_; }
+  int64_t num_synchronizes() const { return num_synchronizes_; }
+
+  BackendInfo Info() const override;
+  absl::StatusOr<Buffer> Allocate(int64_t size_bytes) override;
+  void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) override;
+  void CopyToHost(std::byte* to, const std::byte* from, int64_t size_bytes) override;
+  void Zero(std::byte* data, int64_t size_bytes) override;
+  absl::Status Synchronize() override;
+
+  void Embed(const EmbedArgs& args) override;
+  void RmsNorm(const RmsNormArgs& args) override;
+  void Matmul(const MatmulArgs& args) override;
+  void Rope(const RopeArgs& args) override;
+  void Gate(const GateArgs& args) override;
+  void Add(const AddArgs& args) override;
+  void KvAppend(const KvAppendArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void Sample(const SampleArgs& args) override;
+
+ protected:
+  // Never called: buffers belong to the wrapped backend.
+  void Free(std::byte* data, int64_t size_bytes) override;
+
+ private:
+  // Counts an op; false if it must not run.
+  bool Enter(const char* op);
+
+  const std::unique_ptr<Backend> wrapped_;
+  int64_t failing_op_ = -1;
+  bool device_is_lost_ = false;
+  int64_t failing_allocation_ = -1;
+  int64_t num_ops_ = 0;
+  int64_t num_allocations_ = 0;
+  int64_t num_synchronizes_ = 0;
+  absl::Status error_;
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_TESTS_SUPPORT_FAULT_BACKEND_H_

@@ -1,0 +1,78 @@
+#ifndef CONDENSE_TESTS_SUPPORT_KV_LISTS_H_
+#define CONDENSE_TESTS_SUPPORT_KV_LISTS_H_
+
+// A KV arena with random entries and the block lists over it, as inputs of the KV ops.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace condense {
+
+// One sequence: how many entries each block of its lists holds, and how many of the newest are this
+// step's rows.
+struct KvSequenceSpec {
+  std::vector<int> block_counts;
+  int num_tokens = 1;
+};
+
+// Full blocks and a last one that is filling, `num_entries` in all.
+std::vector<int> BlockCounts(int num_entries, int block_tokens);
+
+// Rows of the sequences follow each other in the order of the specs. Blocks of all lists are
+// scattered over the arena. Slots that hold no entry are NaN, so that whoever reads one shows it.
+class KvLists {
+ public:
+  KvLists(const KvBlockShape& shape, int num_kv_heads, const std::vector<KvSequenceSpec>& specs,
+          uint32_t seed);
+  KvLists(const KvLists&) = delete;
+  KvLists& operator=(const KvLists&) = delete;
+
+  const KvBlockShape& shape() const { return shape_; }
+  int num_kv_heads() const { return num_kv_heads_; }
+  int num_sequences() const { return static_cast<int>(sequences_.size()); }
+  int num_rows() const { return num_rows_; }
+  // The bytes of the arena, to be copied to a backend.
+  const std::vector<std::byte>& image() const { return image_; }
+  const KvSequenceArgs* sequences() const { return sequences_.data(); }
+  const KvSequenceArgs& sequence(int s) const { return sequences_[s]; }
+  // Where the evidence of each (sequence, KV head) starts, and the floats of all.
+  const std::vector<int64_t>& evidence_offset() const { return evidence_offset_; }
+  int64_t evidence_size() const { return evidence_size_; }
+
+ private:
+  void FillBlock(const KvBlockRef& block, uint32_t seed);
+
+  const KvBlockShape shape_;
+  const int num_kv_heads_;
+  int num_rows_ = 0;
+  std::vector<std::byte> image_;
+  std::vector<std::vector<KvBlockRef>> blocks_;  // [S * G]
+  std::vector<std::vector<KvList>> lists_;       // [S][G]
+  std::vector<KvSequenceArgs> sequences_;
+  std::vector<int64_t> evidence_offset_;
+  int64_t evidence_size_ = 0;
+};
+
+// The first `num_entries` entries of a list: what an earlier step saw. Keeps the blocks that the
+// list points to.
+class KvListPrefix {
+ public:
+  KvListPrefix(const KvSequenceArgs& sequence, int num_kv_heads, int num_entries, int first_row,
+               int num_tokens);
+  KvListPrefix(const KvListPrefix&) = delete;
+  KvListPrefix& operator=(const KvListPrefix&) = delete;
+
+  const KvSequenceArgs& sequence() const { return sequence_; }
+
+ private:
+  std::vector<std::vector<KvBlockRef>> blocks_;
+  std::vector<KvList> lists_;
+  KvSequenceArgs sequence_;
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_TESTS_SUPPORT_KV_LISTS_H_
