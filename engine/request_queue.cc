@@ -66,12 +66,12 @@ void RequestQueue::Take(std::vector<Submission>* out) {
   MutexLock lock(&mutex_);
   for (Submission& submission : submitted_) out->push_back(std::move(submission));
   submitted_.clear();
-  woken_ = false;
 }
 
 void RequestQueue::WaitForWork() {
   MutexLock lock(&mutex_);
   while (submitted_.empty() && !woken_) work_.Wait(&mutex_);
+  woken_ = false;
 }
 
 void RequestQueue::Wake() {

@@ -40,7 +40,7 @@ class RequestQueue {
 
   // Engine thread. Moves out everything submitted since the last call.
   void Take(std::vector<Submission>* out);
-  // Waits until something was submitted or Wake() was called.
+  // Waits until something was submitted, or Wake() was called since the last wait.
   void WaitForWork();
   void Wake();
   // A request of `tokens` prompt tokens no longer waits: it was scheduled for the first time.

@@ -22,11 +22,15 @@ constexpr int kRows = kWeightRowGroup;
 constexpr int kTokens = 16;       // rows of an activation tile
 constexpr int kFewTokens = 7;     // below this the tile's empty rows cost more than it saves
 constexpr int kChunkBlocks = 12;  // unpacked at a time: 14 KiB, which stay in the first-level cache
+// Integer sums of a token and a weight row: both parts in one, or one each.
+template <WeightFormat kFormat>
+constexpr int kSums = kFormat == WeightFormat::kPacked4 ? 1 : 2;
+// Bytes of a token, and of a weight row, that one tile instruction multiplies.
+template <WeightFormat kFormat>
+constexpr int kDepth = kCodeBlockBytes / kSums<kFormat>;
 // Products pass through memory, which takes longer than the float operations of a block: they are
 // begun some blocks ahead. No more than 4 KiB in all, or loads would wait for stores that only look
 // like their own.
-template <WeightFormat kFormat>
-constexpr int kSums = kFormat == WeightFormat::kPacked4 ? 1 : 2;  // of a token and a weight row
 template <WeightFormat kFormat>
 constexpr int kSlots = 4 / kSums<kFormat>;
 template <WeightFormat kFormat>
@@ -44,15 +48,14 @@ struct alignas(64) TileConfig {
 
 template <WeightFormat kFormat>
 TileConfig MakeTileConfig(int num_tokens) {
-  constexpr int kDepth = kFormat == WeightFormat::kPacked4 ? kCodeBlockBytes : kWeightBlock;
   TileConfig config;
   for (int set = 0; set < 8; set += 4) {
     for (int tile = set; tile < set + 4; ++tile) {
       config.row_bytes[tile] = 64;
       config.rows[tile] = static_cast<uint8_t>(num_tokens);
     }
-    config.row_bytes[set + 1] = kDepth;
-    config.rows[set + 2] = kDepth / 4;
+    config.row_bytes[set + 1] = kDepth<kFormat>;
+    config.rows[set + 2] = kDepth<kFormat> / 4;
   }
   return config;
 }
@@ -60,9 +63,8 @@ TileConfig MakeTileConfig(int num_tokens) {
 // A few blocks of the row group, unpacked.
 template <WeightFormat kFormat>
 struct Panel {
-  static constexpr int kParts = kFormat == WeightFormat::kPacked4 ? 2 : 1;
   int num_blocks;
-  alignas(64) std::byte codes[kChunkBlocks][kParts * kRows * kWeightBlock];
+  alignas(64) std::byte codes[kChunkBlocks][kRows * kDepth<kFormat>];
   alignas(64) float scale[kChunkBlocks][kRows];
   alignas(64) float min[kChunkBlocks][kRows];
 };
@@ -133,13 +135,14 @@ CONDENSE_AMX_INLINE void Multiply(int block, const int8_t* x, const std::byte* w
 // Moves the products of a block to its slot in memory.
 template <WeightFormat kFormat>
 CONDENSE_AMX_INLINE void Keep(int block, Dots<kFormat>* slots) {
+  constexpr bool kOneSum = kSums<kFormat> == 1;
   Dots<kFormat>& slot = slots[block % kSlots<kFormat>];
   if (block % 2 == 0) {
     _tile_stored(0, slot.values[0], 64);
-    if constexpr (kSums < kFormat >> 1) _tile_stored(3, slot.values[1], 64);
+    if constexpr (!kOneSum) _tile_stored(3, slot.values[1], 64);
   } else {
     _tile_stored(4, slot.values[0], 64);
-    if constexpr (kSums < kFormat >> 1) _tile_stored(7, slot.values[1], 64);
+    if constexpr (!kOneSum) _tile_stored(7, slot.values[1], 64);
   }
 }
 

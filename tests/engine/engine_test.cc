@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <random>
 
 #include "metrics/metrics.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/fault_backend.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/reference_backend.h"
 
 namespace condense {
@@ -18,6 +20,9 @@ namespace {
 using ::testing::HasSubstr;
 
 const char kTinyModel[] = CONDENSE_TEST_DATA "/tiny/llama-f32.gguf";
+
+// Two layers x two KV heads; a slab of 64 KiB holds 16 blocks of 32 tokens, 512 tokens of a unit.
+constexpr int64_t kSmallestTinyCache = 4 * (64 << 10);
 
 EngineConfig TinyConfig() {
   EngineConfig config;
@@ -95,9 +100,7 @@ TEST_P(EngineExactnessTest, AChunkedPromptEqualsAWholeOne) {
 
 TEST_P(EngineExactnessTest, APreemptedRequestEqualsAnUndisturbedOne) {
   EngineConfig small = TinyConfig();
-  // Two layers x two KV heads; slabs of 64 KiB hold 16 blocks of 32 tokens: room for 512 tokens of
-  // each unit.
-  small.kv_memory_bytes = 4 * (64 << 10);
+  small.kv_memory_bytes = kSmallestTinyCache;
   small.decode_reserve_tokens = 0;
   const auto crowded = MakeEngine(small, NewBackend());
   const auto roomy = MakeEngine(TinyConfig(), NewBackend());
@@ -181,10 +184,14 @@ TEST(EngineTest, AStopTokenEndsTheAnswerAndIsNotDelivered) {
 
 TEST(EngineTest, AStopStringNeverLeaks) {
   const auto engine = MakeEngine(TinyConfig());
-  const Answer free = RunRequest(engine.get(), GreedyRequest("a", RandomPrompt(4, 9), 24));
-  ASSERT_GT(free.text.size(), 12u);
-  Request request = GreedyRequest("b", RandomPrompt(4, 9), 24);
-  request.stop.stop_strings = {free.text.substr(6, 4)};
+  const Answer free = RunRequest(engine.get(), GreedyRequest("a", RandomPrompt(4, 9), 48));
+  // Random weights say little that is text: the first two neighbours that are plain letters will
+  // do.
+  size_t at = 1;
+  while (at + 1 < free.text.size() && (free.text[at] < ' ' || free.text[at + 1] < ' ')) ++at;
+  ASSERT_LT(at + 1, free.text.size());
+  Request request = GreedyRequest("b", RandomPrompt(4, 9), 48);
+  request.stop.stop_strings = {free.text.substr(at, 2)};
   const Answer stopped = RunRequest(engine.get(), request);
   EXPECT_EQ(stopped.last.reason, FinishReason::kStop);
   EXPECT_EQ(stopped.last.stop_string, request.stop.stop_strings[0]);
@@ -207,19 +214,22 @@ TEST(EngineTest, MalformedRequestsAreRefusedWithValueAndLimit) {
 }
 
 TEST(EngineTest, ARequestThatCanNeverFitIsRefusedWithTheNumbers) {
+  // The tiny model with a longer context, so that the smallest possible cache is smaller than it.
+  GgufWriter writer = GgufWriter::FromFile(kTinyModel);
+  writer.SetU32("llama.context_length", 4096);
   EngineConfig config = TinyConfig();
-  config.kv_memory_bytes = 4 * (64 << 10);
+  config.model_path = ::testing::TempDir() + "/long_context.gguf";
+  std::ofstream(config.model_path, std::ios::binary) << writer.Bytes();
+  config.kv_memory_bytes = kSmallestTinyCache;
   const auto engine = MakeEngine(config);
-  ASSERT_LT(engine->model_info().max_request_tokens, engine->model_info().max_context);
-  const int too_many = static_cast<int>(engine->model_info().max_request_tokens) + 1;
-  const absl::Status status =
-      engine->Submit(GreedyRequest("r", RandomPrompt(1, too_many - 1), 1)).status();
+  ASSERT_EQ(engine->model_info().max_request_tokens, 512);
+  const absl::Status status = engine->Submit(GreedyRequest("r", RandomPrompt(1, 512), 1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("can never fit"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(too_many)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("513 tokens"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds 512"));
   // One token fewer does fit.
-  const Answer answer =
-      RunRequest(engine.get(), GreedyRequest("s", RandomPrompt(1, too_many - 2), 1));
+  const Answer answer = RunRequest(engine.get(), GreedyRequest("s", RandomPrompt(1, 511), 1));
   EXPECT_EQ(answer.last.reason, FinishReason::kLength);
 }
 

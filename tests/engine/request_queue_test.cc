@@ -78,6 +78,14 @@ TEST(RequestQueueTest, AClosedQueueIsUnavailable) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST(RequestQueueTest, AWakeBeforeTheWaitIsNotLost) {
+  RequestQueue queue(100, 100, 16);
+  std::vector<Submission> taken;
+  queue.Wake();
+  queue.Take(&taken);
+  queue.WaitForWork();  // hangs if Take forgot the wake
+}
+
 TEST(RequestQueueTest, ASubmissionWakesTheWaitingEngine) {
   RequestQueue queue(100, 100, 16);
   std::thread producer([&] { static_cast<void>(queue.TryPush(MakeRequest("a"), absl::Now())); });
