@@ -36,6 +36,7 @@ class BlockTable {
   void Clear();
 
   std::span<const KvBlockRef> blocks() const { return blocks_; }
+  int32_t committed_entries() const { return sealed_entries_ + open_entries_; }
 
  private:
   int32_t num_unsealed() const;

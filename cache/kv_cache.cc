@@ -8,12 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/op_args.h"
 
 namespace condense {
 namespace {
 
-// KvBlockRef::offset_64 has 32 bits.
-constexpr int64_t kMaxArenaBytes = int64_t{64} << 32;
 // Positions are int32_t.
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
@@ -22,10 +21,10 @@ absl::Status CheckOptions(const KvLayout& layout, const KvCacheOptions& options)
     return absl::InvalidArgumentError(
         absl::StrFormat("KV cache: step_tokens is %d, must be 1 or more", options.step_tokens));
   }
-  if (options.arena_bytes > kMaxArenaBytes) {
+  if (options.arena_bytes > kMaxKvArenaBytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("KV cache: arena_bytes is %d, must be at most %d (256 GiB)",
-                        options.arena_bytes, kMaxArenaBytes));
+                        options.arena_bytes, kMaxKvArenaBytes));
   }
   const int64_t least = layout.num_units() * layout.slab_bytes();
   if (options.arena_bytes < least) {
@@ -101,8 +100,13 @@ void KvCache::Commit(KvSequence* sequence, int32_t tokens) {
       const int32_t unit = layout_.unit(layer, head);
       BlockTable& table = sequence->tables[unit];
       table.Commit(tokens);
-      // The next row sees itself and window - 1 entries before it.
-      if (window > 0) ReturnFront(&table, &pools_[unit], table.NumDroppable(window - 1));
+      if (window == 0) continue;
+      // The next row sees itself and window - 1 entries before it. Whole attention parts leave, so
+      // that parts begin at the same positions however the sequence was cut into steps: results
+      // stay the same to the bit.
+      const int32_t blocks_per_part = kAttentionPart / layout_.block.block_tokens;
+      const int32_t droppable = table.NumDroppable(window - 1);
+      ReturnFront(&table, &pools_[unit], droppable / blocks_per_part * blocks_per_part);
     }
   }
   sequence->committed_tokens += tokens;
@@ -131,8 +135,8 @@ int64_t KvCache::PeakBlocks(int32_t layer, int64_t tokens) const {
   const int64_t whole = (tokens + block_tokens - 1) / block_tokens;
   const int64_t window = layout_.window(layer);
   if (window == 0) return whole;
-  // After a Commit less than window - 1 + B entries stay; the next step adds its own behind them.
-  const int64_t most_entries = window - 2 + block_tokens + step_tokens_;
+  // After a Commit less than window - 1 and a part stay; the next step adds its own behind them.
+  const int64_t most_entries = window - 2 + kAttentionPart + step_tokens_;
   return std::min(whole, (most_entries + block_tokens - 1) / block_tokens);
 }
 
@@ -160,6 +164,24 @@ int64_t KvCache::LongestSequence() const {
     (SlabsToFit(tokens, 0) <= arena_.num_slabs() ? fits : too_long) = tokens;
   }
   return fits;
+}
+
+KvHolding KvCache::Held(const KvSequence& sequence) const {
+  const int64_t block_tokens = layout_.block.block_tokens;
+  const int64_t whole_blocks = (sequence.committed_tokens + block_tokens - 1) / block_tokens;
+  KvHolding held;
+  for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
+    const BlockTable& table = sequence.tables[unit];
+    int64_t bytes = 0;
+    for (const KvBlockRef& block : table.blocks())
+      bytes += KvBlockBytes(block.format, layout_.block);
+    const bool windowed = layout_.window(unit / layout_.num_kv_heads) > 0;
+    held.entries += table.committed_entries();
+    held.bytes += bytes;
+    held.bytes_16bit +=
+        windowed ? bytes : whole_blocks * KvBlockBytes(KvFormat::kK16V16, layout_.block);
+  }
+  return held;
 }
 
 KvCacheStats KvCache::Stats() const {

@@ -17,6 +17,9 @@
 
 namespace condense {
 
+// KvBlockRef::offset_64 has 32 bits.
+inline constexpr int64_t kMaxKvArenaBytes = int64_t{64} << 32;
+
 struct KvCacheOptions {
   int64_t arena_bytes = 0;  // reserved at start, never grown
   // The most tokens that one step adds to a sequence. Bounds what a sliding-window layer holds, so
@@ -32,6 +35,15 @@ struct KvCacheStats {
   int64_t slack_bytes = 0;     // slab_bytes - used_bytes
   int64_t logical_tokens = 0;  // tokens whose keys and values are represented
   int64_t sequences = 0;       // that hold tokens or room for them
+};
+
+// What one sequence occupies.
+struct KvHolding {
+  int64_t entries = 0;  // over all units
+  int64_t bytes = 0;    // of whole blocks, reserved ones included
+  // Of the same tokens in whole 16-bit blocks. Sliding-window layers count as they are on both
+  // sides.
+  int64_t bytes_16bit = 0;
 };
 
 // One sequence's block tables, one per unit. Created by KvCache::Open; Release it before it dies.
@@ -79,6 +91,7 @@ class KvCache {
   // step_tokens. At most 2^31 - 1, which only a cache of nothing but sliding-window layers reaches.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
+  KvHolding Held(const KvSequence& sequence) const;
   KvCacheStats Stats() const;
   const KvLayout& layout() const { return layout_; }
   std::byte* arena() const { return arena_.data(); }

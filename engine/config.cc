@@ -29,6 +29,7 @@ absl::Status EngineConfig::Validate() const {
   RETURN_IF_ERROR(InRange("max_queued_requests", max_queued_requests, 1, 1 << 20));
   RETURN_IF_ERROR(InRange("max_queued_tokens", max_queued_tokens, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(InRange("stream_buffer_tokens", stream_buffer_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(InRange("threads", backend.num_threads, 0, 1024));
   return InRange("max_running_per_tenant", max_running_per_tenant, 0, 4096);
 }
 

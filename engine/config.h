@@ -18,10 +18,10 @@ struct EngineConfig {
   std::string model_name;  // how clients name it; empty: the file's own name
   BackendOptions backend;
 
-  int64_t kv_memory_bytes = 0;  // 0: half of the memory that the backend has
+  int64_t kv_memory_bytes = 0;  // 0: half of the memory that the weights leave
   int32_t block_tokens = 32;    // 32 or 64
   int32_t max_context = 0;      // prompt and output of one request; 0: as the model was trained
-  int32_t max_sequences = 64;   // running at once
+  int32_t max_sequences = 64;   // running at once; at most half of step_tokens takes effect
   int32_t step_tokens = 512;    // token budget of one step
   int32_t decode_reserve_tokens =
       32;  // room kept free per running request when a new one is admitted

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -67,11 +68,16 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> given_backend) {
 }
 
 absl::Status Engine::Impl::MakeCache() {
-  const int64_t half_of_memory = backend->Info().memory_bytes / 2;
-  const int64_t arena_bytes = config.kv_memory_bytes > 0 ? config.kv_memory_bytes : half_of_memory;
-  ASSIGN_OR_RETURN(cache,
-                   KvCache::Make(backend.get(), model->MakeKvLayout(config.block_tokens),
-                                 {.arena_bytes = arena_bytes, .step_tokens = config.step_tokens}));
+  const int64_t free_bytes = backend->Info().memory_bytes - model->weights().bytes;
+  const int64_t half_of_free = std::min(std::max<int64_t>(free_bytes, 0) / 2, kMaxKvArenaBytes);
+  const int64_t arena_bytes = config.kv_memory_bytes > 0 ? config.kv_memory_bytes : half_of_free;
+  auto made = KvCache::Make(backend.get(), model->MakeKvLayout(config.block_tokens),
+                            {.arena_bytes = arena_bytes, .step_tokens = config.step_tokens});
+  if (!made.ok()) {
+    return absl::Status(made.status().code(),
+                        absl::StrFormat("kv_memory: %s", std::string(made.status().message())));
+  }
+  cache = *std::move(made);
   return absl::OkStatus();
 }
 
@@ -125,6 +131,22 @@ absl::Status Engine::Impl::Check(const Request& request) const {
     if (request.prompt[i] >= 0 && request.prompt[i] < info.vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrFormat("token_ids[%d] is %d; must be in 0..%d", i,
                                                       request.prompt[i], info.vocab_size - 1));
+  }
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    if (token >= 0 && token < info.vocab_size && std::isfinite(bias)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "sampling.logit_bias[%d] is %g; the token must be in 0..%d and the bias finite", token,
+        bias, info.vocab_size - 1));
+  }
+  const int32_t most_logprobs = std::min(kMaxTopLogprobs, info.vocab_size);
+  if (request.num_logprobs < -1 || request.num_logprobs > most_logprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("logprobs is %d; must be in 0..%d", request.num_logprobs, most_logprobs));
+  }
+  if (request.stop.max_tokens < 0 || request.stop.min_tokens < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "stopping.max_tokens is %d and stopping.min_tokens is %d; neither may be negative",
+        request.stop.max_tokens, request.stop.min_tokens));
   }
   for (const std::string& stop : request.stop.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("stopping.stop holds an empty string");

@@ -49,6 +49,7 @@ struct EngineLoad {
   double tokens_per_second = 0;  // generated, over the last ten seconds
   uint64_t preemptions = 0;
   absl::Time last_step = absl::InfinitePast();  // end of the last step
+  bool failing = false;                         // the last steps all failed: the device may be lost
   bool has_work = false;                        // something runs or waits: steps are expected
 };
 

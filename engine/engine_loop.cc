@@ -9,10 +9,13 @@ namespace condense {
 namespace {
 
 constexpr absl::Duration kRateWindow = absl::Seconds(10);
+// Steps that fail one after another until the device counts as lost.
+constexpr int kFailingAfter = 3;
 
 SchedulerOptions MakeSchedulerOptions(const EngineConfig& config) {
   return {.step_tokens = config.step_tokens,
-          .max_sequences = config.max_sequences,
+          // So that prompts always have a share of the budget.
+          .max_sequences = std::min(config.max_sequences, std::max(1, config.step_tokens / 2)),
           .decode_reserve_tokens = config.decode_reserve_tokens,
           .max_running_per_tenant = config.max_running_per_tenant};
 }
@@ -22,6 +25,8 @@ std::vector<TokenId> StopTokens(const Request& request, const Tokenizer& tokeniz
   if (!request.stop.ignore_eos) {
     tokens.insert(tokens.end(), tokenizer.end_tokens().begin(), tokenizer.end_tokens().end());
   }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   return tokens;
 }
 
@@ -72,6 +77,10 @@ EngineLoad EngineLoop::load() const {
   {
     MutexLock lock(&mutex_);
     load = load_;
+    const absl::Time since = absl::Now() - kRateWindow;
+    int64_t generated = 0;
+    for (const auto& [step_end, tokens] : generated_) generated += step_end >= since ? tokens : 0;
+    load.tokens_per_second = static_cast<double>(generated) / absl::ToDoubleSeconds(kRateWindow);
   }
   load.queued = parts_.queue->waiting_requests();
   load.queued_tokens = parts_.queue->waiting_tokens();
@@ -87,46 +96,59 @@ bool EngineLoop::Step() {
   const StepPlan plan = scheduler_.Schedule(begin);
   for (Sequence* sequence : plan.started) parts_.queue->Started(sequence->prompt_size());
   preemptions_ += plan.preempted;
+  if (parts_.metrics != nullptr) parts_.metrics->preemptions.Increment(plan.preempted);
 
-  const absl::Time scheduled = absl::Now();
-  absl::Time computed = scheduled;
+  PublishQueue();
+
+  absl::Time step_end = absl::InfinitePast();
+  if (plan.unfit != nullptr) EndUnfit(plan.unfit, begin);
   if (!plan.items.empty()) {
-    const absl::Status status = Compute(plan);
-    computed = absl::Now();
-    if (status.ok()) {
-      Advance(plan, computed);
-      Publish(plan, computed);
-    } else {
-      LogError("step %d failed: %s", steps_, status.ToString());
-      for (const StepPlan::Item& item : plan.items) {
-        End(item.sequence, FinishReason::kError, absl::InternalError(std::string(status.message())),
-            computed);
-      }
-    }
-    ++steps_;
-  } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0) {
-    // Nothing runs and the next one does not fit into an empty cache: never wait for what cannot
-    // come.
-    End(scheduler_.All().front(), FinishReason::kError,
-        absl::ResourceExhaustedError("the request does not fit into the KV memory"), begin);
+    if (RunStep(plan, begin)) step_end = absl::Now();
+  } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0 && plan.preempted == 0) {
+    // Nothing runs and the next one does not fit into an empty cache.
+    EndUnfit(scheduler_.All().front(), begin);
   }
-  if (parts_.metrics != nullptr && !plan.items.empty()) {
-    Metrics& metrics = *parts_.metrics;
-    metrics.steps.Increment();
-    metrics.preemptions.Increment(plan.preempted);
-    metrics.step_tokens.Observe(plan.num_tokens);
-    metrics.step_batch_size.Observe(static_cast<double>(plan.items.size()));
-    metrics.step_seconds(StepPhase::kSchedule).Observe(absl::ToDoubleSeconds(scheduled - begin));
-    metrics.step_seconds(StepPhase::kForward)
-        .Observe(absl::ToDoubleSeconds(forward_end_ - scheduled));
-    metrics.step_seconds(StepPhase::kSample)
-        .Observe(absl::ToDoubleSeconds(computed - forward_end_));
-    metrics.step_seconds(StepPhase::kPublish)
-        .Observe(absl::ToDoubleSeconds(absl::Now() - computed));
-  }
-  PublishLoad(plan.items.empty() ? absl::InfinitePast() : computed);
+  PublishLoad(step_end);
   if (published_ && config_.on_published) config_.on_published();
   return !plan.items.empty();
+}
+
+bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
+  const absl::Time scheduled = absl::Now();
+  const absl::Status status = Compute(plan);
+  const absl::Time computed = absl::Now();
+  if (!status.ok()) {
+    ++failed_in_a_row_;
+    LogError("the step after %d good ones failed: %s", steps_, status.ToString());
+    for (const StepPlan::Item& item : plan.items) {
+      End(item.sequence, FinishReason::kError, absl::InternalError(std::string(status.message())),
+          computed);
+    }
+    return false;
+  }
+  failed_in_a_row_ = 0;
+  ++steps_;
+  Advance(plan, computed);
+  Publish(plan, computed);
+  if (parts_.metrics == nullptr) return true;
+  Metrics& metrics = *parts_.metrics;
+  const auto observe = [&](StepPhase phase, absl::Duration duration) {
+    metrics.step_seconds(phase).Observe(absl::ToDoubleSeconds(duration));
+  };
+  metrics.steps.Increment();
+  metrics.step_tokens.Observe(plan.num_tokens);
+  metrics.step_batch_size.Observe(static_cast<double>(plan.items.size()));
+  observe(StepPhase::kSchedule, scheduled - begin);
+  observe(StepPhase::kForward, forward_end_ - scheduled);
+  observe(StepPhase::kSample, computed - forward_end_);
+  observe(StepPhase::kPublish, absl::Now() - computed);
+  return true;
+}
+
+void EngineLoop::EndUnfit(Sequence* sequence, absl::Time now) {
+  // Never wait for what cannot come.
+  End(sequence, FinishReason::kError,
+      absl::ResourceExhaustedError("the request does not fit into the KV memory"), now);
 }
 
 void EngineLoop::DrainCommands() {
@@ -205,8 +227,11 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
           absl::ToDoubleSeconds(now - sequence.first_started()));
     }
   }
-  generated_.emplace_back(now, generated);
-  generated_in_window_ += generated;
+  {
+    MutexLock lock(&mutex_);
+    generated_.emplace_back(now, generated);
+    while (generated_.front().first < now - kRateWindow) generated_.pop_front();
+  }
   if (parts_.metrics == nullptr) return;
   parts_.metrics->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
   parts_.metrics->generated_tokens.Increment(static_cast<double>(generated));
@@ -238,12 +263,13 @@ void EngineLoop::Publish(const StepPlan& plan, absl::Time now) {
 
 Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
   Receipt receipt;
-  if (sequence.kv() == nullptr) return receipt;
-  const KvLayout& layout = parts_.cache->layout();
+  if (sequence.kv() == nullptr || sequence.kv()->committed_tokens == 0) return receipt;
+  const KvHolding held = parts_.cache->Held(*sequence.kv());
   receipt.logical_tokens = sequence.kv()->committed_tokens;
-  receipt.entries_held = receipt.logical_tokens * layout.num_units();
-  receipt.bytes_16bit = receipt.logical_tokens * layout.bytes_per_token_16bit();
-  receipt.bytes_held = receipt.bytes_16bit;
+  receipt.entries_held = held.entries;
+  receipt.bytes_held = held.bytes;
+  receipt.bytes_16bit = held.bytes_16bit;
+  receipt.ratio = static_cast<double>(held.bytes_16bit) / static_cast<double>(held.bytes);
   return receipt;
 }
 
@@ -252,7 +278,7 @@ void EngineLoop::End(Sequence* sequence, FinishReason reason, absl::Status statu
   const std::unique_ptr<Sequence> removed = scheduler_.Remove(sequence);
   // The last event comes last: who has read it finds the books closed and the id free.
   Observe(*removed, reason, now);
-  parts_.queue->Ended(removed->request().id, !removed->ever_started(), removed->prompt_size());
+  parts_.queue->Ended(*removed->stream(), !removed->ever_started(), removed->prompt_size());
   static_cast<void>(
       removed->stream()->TryPush(removed->FinalEvent(reason, std::move(status), now, receipt)));
   published_ = true;
@@ -274,36 +300,38 @@ void EngineLoop::Observe(const Sequence& sequence, FinishReason reason, absl::Ti
   }
 }
 
-void EngineLoop::PublishLoad(absl::Time step_end) {
-  const KvCacheStats cache = parts_.cache->Stats();
-  const absl::Time now = absl::Now();
-  while (!generated_.empty() && generated_.front().first < now - kRateWindow) {
-    generated_in_window_ -= generated_.front().second;
-    generated_.pop_front();
-  }
-  const int32_t running = scheduler_.running();
+void EngineLoop::PublishQueue() {
   {
     MutexLock lock(&mutex_);
-    load_.running = running;
+    load_.running = scheduler_.running();
+  }
+  if (parts_.metrics == nullptr) return;
+  Metrics& metrics = *parts_.metrics;
+  metrics.running.Set(scheduler_.running());
+  metrics.queued.Set(parts_.queue->waiting_requests());
+  metrics.queued_tokens.Set(static_cast<double>(parts_.queue->waiting_tokens()));
+}
+
+void EngineLoop::PublishLoad(absl::Time step_end) {
+  PublishQueue();
+  const KvCacheStats cache = parts_.cache->Stats();
+  {
+    MutexLock lock(&mutex_);
     load_.kv_bytes_used = cache.used_bytes;
     load_.kv_bytes_total = cache.arena_bytes;
     load_.logical_tokens = cache.logical_tokens;
     load_.steps = steps_;
-    load_.tokens_per_second =
-        static_cast<double>(generated_in_window_) / absl::ToDoubleSeconds(kRateWindow);
     load_.preemptions = preemptions_;
+    load_.failing = failed_in_a_row_ >= kFailingAfter;
     if (step_end != absl::InfinitePast()) load_.last_step = step_end;
   }
   if (parts_.metrics == nullptr) return;
   Metrics& metrics = *parts_.metrics;
-  metrics.running.Set(running);
-  metrics.queued.Set(parts_.queue->waiting_requests());
-  metrics.queued_tokens.Set(static_cast<double>(parts_.queue->waiting_tokens()));
   metrics.kv_bytes_used.Set(static_cast<double>(cache.used_bytes));
   metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.used_bytes));
   metrics.kv_tokens_logical.Set(static_cast<double>(cache.logical_tokens));
-  if (step_end != absl::InfinitePast())
-    metrics.last_step_timestamp.Set(absl::ToDoubleSeconds(step_end - absl::UnixEpoch()));
+  if (step_end == absl::InfinitePast()) return;
+  metrics.last_step_timestamp.Set(absl::ToDoubleSeconds(step_end - absl::UnixEpoch()));
 }
 
 }  // namespace condense

@@ -62,7 +62,8 @@ struct Usage {
   int32_t preemptions = 0;
 };
 
-// What compaction did to this request. Ratio 1 and nothing else until there is a compactor.
+// What the cache holds for this request at its end, in whole blocks, beside a 16-bit cache of the
+// same tokens.
 struct Receipt {
   int64_t logical_tokens = 0;
   int64_t entries_held = 0;  // over all units

@@ -15,7 +15,8 @@ absl::StatusOr<std::shared_ptr<TokenStream>> RequestQueue::TryPush(Request reque
                                                                    absl::Time now) {
   MutexLock lock(&mutex_);
   if (closed_) return absl::UnavailableError("the server is draining and takes no new requests");
-  if (live_.contains(request.id)) {
+  const auto same_id = live_.find(request.id);
+  if (same_id != live_.end() && !same_id->second->cancelled()) {
     return absl::AlreadyExistsError(
         absl::StrFormat("request_id '%s' belongs to a live request", request.id));
   }
@@ -37,6 +38,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> RequestQueue::TryPush(Request reque
   accepted.queue_position = waiting_requests_;
   static_cast<void>(stream->TryPush(std::move(accepted)));
   live_[request.id] = stream;
+  ++num_live_;
   ++waiting_requests_;
   waiting_tokens_ += tokens;
   submitted_.push_back({std::move(request), stream, now});
@@ -86,9 +88,12 @@ void RequestQueue::Started(int64_t tokens) {
   waiting_tokens_ -= tokens;
 }
 
-void RequestQueue::Ended(const std::string& request_id, bool waiting, int64_t tokens) {
+void RequestQueue::Ended(const TokenStream& stream, bool waiting, int64_t tokens) {
   MutexLock lock(&mutex_);
-  live_.erase(request_id);
+  // A cancelled request's id may belong to a later request already.
+  const auto it = live_.find(stream.request_id());
+  if (it != live_.end() && it->second.get() == &stream) live_.erase(it);
+  --num_live_;
   if (!waiting) return;
   --waiting_requests_;
   waiting_tokens_ -= tokens;
@@ -106,7 +111,7 @@ int64_t RequestQueue::waiting_tokens() const {
 
 int32_t RequestQueue::live_requests() const {
   MutexLock lock(&mutex_);
-  return static_cast<int32_t>(live_.size());
+  return num_live_;
 }
 
 }  // namespace condense

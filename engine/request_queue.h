@@ -30,7 +30,8 @@ class RequestQueue {
   RequestQueue(int32_t max_requests, int64_t max_tokens, int32_t stream_buffer_tokens);
 
   // Any thread. The stream holds kAccepted already. RESOURCE_EXHAUSTED with counts and limits when
-  // full, UNAVAILABLE after Close, ALREADY_EXISTS for the id of a live request.
+  // full, UNAVAILABLE after Close, ALREADY_EXISTS for the id of a live request that was not
+  // cancelled.
   absl::StatusOr<std::shared_ptr<TokenStream>> TryPush(Request request, absl::Time now);
   // Marks the stream of a live request cancelled. False if no live request has this id.
   bool Cancel(const std::string& request_id);
@@ -45,8 +46,8 @@ class RequestQueue {
   void Wake();
   // A request of `tokens` prompt tokens no longer waits: it was scheduled for the first time.
   void Started(int64_t tokens);
-  // The request is over; its id may be used again. `waiting`: it was never started.
-  void Ended(const std::string& request_id, bool waiting, int64_t tokens);
+  // The request of `stream` is over; its id may be used again. `waiting`: it was never started.
+  void Ended(const TokenStream& stream, bool waiting, int64_t tokens);
 
   int32_t waiting_requests() const;
   int64_t waiting_tokens() const;
@@ -61,6 +62,7 @@ class RequestQueue {
   CondVar work_;
   std::vector<Submission> submitted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<TokenStream>> live_ ABSL_GUARDED_BY(mutex_);
+  int32_t num_live_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t waiting_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -42,6 +42,7 @@ std::unique_ptr<Sequence> Scheduler::Remove(Sequence* sequence) {
   CHECK(it != list.end());
   std::unique_ptr<Sequence> removed = std::move(*it);
   list.erase(it);
+  if (alone_ == sequence) alone_ = nullptr;
   if (std::unique_ptr<KvSequence> kv = removed->Finish()) cache_->Release(kv.get());
 
   const std::string& tenant = removed->request().tenant;
@@ -67,8 +68,9 @@ StepPlan Scheduler::Schedule(absl::Time now) {
   if (plan.preempted == 0) Admit(now, &plan);
   PlanPrompts(&plan);
   if (plan.preempted > 0) {
-    decode_reserve_ =
-        std::min(decode_reserve_ * 2, options_.decode_reserve_tokens * kMaxReserveGrowth);
+    const int32_t least =
+        std::max(options_.decode_reserve_tokens, cache_->layout().block.block_tokens);
+    decode_reserve_ = std::min(std::max(decode_reserve_, least / 2) * 2, least * kMaxReserveGrowth);
   } else if (decode_reserve_ > options_.decode_reserve_tokens) {
     --decode_reserve_;
   }
@@ -131,8 +133,16 @@ void Scheduler::Plan(Sequence* sequence, int32_t tokens, StepPlan* plan) {
 bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
   while (!cache_->TryReserve(sequence->kv(), tokens)) {
     Sequence* victim = Victim();
-    // The last one left always fits: requests larger than an empty cache are refused at the door.
-    CHECK(victim != sequence || running_.size() > 1);
+    if (running_.size() == 1) {
+      // Blocks of windowed layers may lie scattered over more slabs than they fill. Computed again,
+      // they are packed; if that does not help, nothing does.
+      if (alone_ == sequence && alone_known_ == sequence->known()) {
+        plan->unfit = sequence;
+        return false;
+      }
+      alone_ = sequence;
+      alone_known_ = sequence->known();
+    }
     Preempt(victim, plan);
     if (victim == sequence) return false;
   }

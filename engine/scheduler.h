@@ -85,6 +85,8 @@ class Scheduler {
   Sequences waiting_;  // by arrival; preempted ones at the front
   absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
   int32_t decode_reserve_;
+  const Sequence* alone_ = nullptr;  // the last one preempted while nothing else ran,
+  int64_t alone_known_ = 0;          // and what it knew then
 };
 
 }  // namespace condense

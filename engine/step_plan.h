@@ -18,6 +18,7 @@ struct StepPlan {
   std::vector<Item> items;
   int32_t num_tokens = 0;          // sum over items
   std::vector<Sequence*> started;  // admitted for the first time
+  Sequence* unfit = nullptr;       // fits not even alone into the cache: to be ended
   int32_t preempted = 0;           // sequences set back while planning
 };
 

@@ -69,8 +69,9 @@ TextCut TextCutter::Append(std::string_view token_bytes, bool may_stop) {
   }
   const size_t held_for_stop = HeldForStop();
   searched_ = pending_.size() - held_for_stop;
-  const size_t held = std::max(held_for_stop, IncompleteUtf8Suffix(pending_));
-  return Release(pending_.size() - held);
+  // A stop string that is not UTF-8 may begin inside a character, whose first bytes must then wait.
+  const size_t incomplete = IncompleteUtf8Suffix(std::string_view(pending_).substr(0, searched_));
+  return Release(searched_ - incomplete);
 }
 
 TextCut TextCutter::Flush() { return Release(pending_.size()); }

@@ -1,10 +1,18 @@
 #include "engine/token_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/check.h"
 
 namespace condense {
+
+namespace {
+
+// Past this a wait is for ever: a year from now is still a time that the clock can tell.
+constexpr absl::Duration kLongestWait = absl::Hours(24 * 365);
+
+}  // namespace
 
 TokenStream::TokenStream(std::string request_id, int32_t capacity_tokens)
     : request_id_(std::move(request_id)), capacity_tokens_(capacity_tokens) {}
@@ -25,9 +33,9 @@ std::optional<TokenEvent> TokenStream::TryNext() {
 }
 
 std::optional<TokenEvent> TokenStream::Next(absl::Duration timeout) {
-  const bool forever = timeout == absl::InfiniteDuration();
-  const auto until = std::chrono::steady_clock::now() +
-                     (forever ? std::chrono::nanoseconds(0) : absl::ToChronoNanoseconds(timeout));
+  const bool forever = timeout > kLongestWait;
+  const auto until =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(timeout, kLongestWait));
   MutexLock lock(&mutex_);
   while (events_.empty() && !delivered_) {
     if (forever) {
@@ -45,7 +53,10 @@ bool TokenStream::TryPush(TokenEvent event) {
   MutexLock lock(&mutex_);
   CHECK(!finished_);
   const int32_t tokens = static_cast<int32_t>(event.tokens.size());
-  if (event.kind == TokenEvent::Kind::kTokens && pending_tokens_ + tokens > capacity_tokens_)
+  // One event may carry more than the bound, tokens held back for a stop string; a reader that has
+  // taken everything before it is not slow.
+  if (event.kind == TokenEvent::Kind::kTokens && pending_tokens_ > 0 &&
+      pending_tokens_ + tokens > capacity_tokens_)
     return false;
   finished_ = event.kind == TokenEvent::Kind::kFinished;
   pending_tokens_ += tokens;

@@ -11,6 +11,8 @@
 namespace condense {
 namespace {
 
+static_assert(kMaxLogprobs <= kMaxTopLogprobs);
+
 uint64_t DrawBits() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
@@ -124,7 +126,7 @@ absl::StatusOr<SamplingParams> ConvertSampling(const v1::SamplingParams& message
   RETURN_IF_ERROR(CheckIntRange("sampling.top_k", params.top_k, 0, model.info.vocab_size));
   RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params.top_p, 0, 1));
   RETURN_IF_ERROR(CheckRange("sampling.min_p", params.min_p, 0, 1));
-  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty, 0, 10));
+  RETURN_IF_ERROR(CheckRange("sampling.repetition_penalty", params.repetition_penalty, 0.01f, 10));
   RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params.presence_penalty, -10, 10));
   RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params.frequency_penalty, -10, 10));
   RETURN_IF_ERROR(ConvertLogitBias(message, model, &params));

@@ -66,6 +66,10 @@ ABSL_FLAG(absl::Duration, max_connection_age, absl::InfiniteDuration(),
 ABSL_FLAG(absl::Duration, max_connection_age_grace, absl::InfiniteDuration(),
           "Calls of such a "
           "connection are cut off after this time.");
+ABSL_FLAG(absl::Duration, keepalive_interval, absl::Seconds(30),
+          "Ping a connection on which nothing came for so long.");
+ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
+          "Give a connection up whose ping is not answered for so long.");
 ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(10),
           "Clients that ping more often are "
           "disconnected.");
@@ -185,6 +189,8 @@ absl::StatusOr<ServerOptions> ServerFromFlags() {
   options.max_concurrent_streams = absl::GetFlag(FLAGS_max_concurrent_streams);
   options.max_connection_age = absl::GetFlag(FLAGS_max_connection_age);
   options.max_connection_age_grace = absl::GetFlag(FLAGS_max_connection_age_grace);
+  options.keepalive_interval = absl::GetFlag(FLAGS_keepalive_interval);
+  options.keepalive_timeout = absl::GetFlag(FLAGS_keepalive_timeout);
   options.min_ping_interval = absl::GetFlag(FLAGS_min_ping_interval);
   options.transport_memory_bytes = absl::GetFlag(FLAGS_transport_memory).bytes;
 
@@ -201,6 +207,8 @@ absl::StatusOr<ServerOptions> ServerFromFlags() {
                {"stall_timeout", options.stall_timeout, absl::Seconds(1)},
                {"max_connection_age", options.max_connection_age, absl::Seconds(1)},
                {"max_connection_age_grace", options.max_connection_age_grace, absl::ZeroDuration()},
+               {"keepalive_interval", options.keepalive_interval, absl::Seconds(1)},
+               {"keepalive_timeout", options.keepalive_timeout, absl::Seconds(1)},
                {"min_ping_interval", options.min_ping_interval, absl::ZeroDuration()}};
   for (const auto& time : times) {
     if (time.value >= time.least) continue;

@@ -59,8 +59,8 @@ void Lifecycle::Look(const Progress& progress, absl::Time now) {
     last_steps_ = progress.steps;
     last_progress_ = now;
   }
-  ServingState next =
-      now - last_progress_ > stall_timeout_ ? ServingState::kStalled : ServingState::kServing;
+  const bool stalled = progress.failing || now - last_progress_ > stall_timeout_;
+  ServingState next = stalled ? ServingState::kStalled : ServingState::kServing;
   {
     MutexLock lock(&mutex_);
     if (draining_) next = ServingState::kDraining;

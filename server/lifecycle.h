@@ -20,6 +20,7 @@ enum class ServingState : uint8_t { kServing, kDraining, kStalled };
 struct Progress {
   uint64_t steps = 0;     // engine steps so far
   bool has_work = false;  // steps are expected
+  bool failing = false;   // the last steps all failed
   int32_t calls = 0;      // requests that run, wait, or are still being delivered
 };
 
@@ -29,9 +30,9 @@ class Lifecycle {
   // `remaining` calls were not over when the drain's time was.
   using DrainDone = std::function<void(int32_t remaining)>;
 
-  // kStalled is entered when has_work holds and no step ended for `stall_timeout`, and left with
-  // the next step; a server that drains stays kDraining. `on_change` is called by the watching
-  // thread after each change of state, and once at the start.
+  // kStalled is entered when steps fail, or when has_work holds and no step ended for
+  // `stall_timeout`, and left with the next step; a server that drains stays kDraining. `on_change`
+  // is called by the watching thread after each change of state, and once at the start.
   Lifecycle(std::function<Progress()> progress, absl::Duration stall_timeout,
             std::function<void(ServingState)> on_change);
   // Pending drains are told what remains.

@@ -22,8 +22,8 @@ struct Limits {
   int64_t max_tenant_bytes = 64;
 };
 
-// What a response holds grows with max_logprobs, so that flag has a ceiling.
-inline constexpr int64_t kMaxLogprobs = 100;
+// The ceiling of the flag: no more are computed for a token.
+inline constexpr int64_t kMaxLogprobs = 20;
 
 // Calls visit(name, value) for every limit.
 template <typename Visitor>

@@ -79,7 +79,10 @@ int Serve(CommandLine line, Signals* signals) {
   Metrics metrics(line.engine.model_name);
 
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Make(line.engine, &metrics);
-  if (!engine.ok()) return Fail(engine.status(), kExitFailure);
+  if (!engine.ok()) {
+    return Fail(engine.status(),
+                absl::IsInvalidArgument(engine.status()) ? kExitUsage : kExitFailure);
+  }
   std::unique_ptr<Exposer> exposer;
   if (!line.metrics_listen.empty()) {
     absl::StatusOr<std::unique_ptr<Exposer>> made = Exposer::Make(line.metrics_listen, metrics);

@@ -56,6 +56,11 @@ void SetTransport(const ServerOptions& options, grpc::ServerBuilder* builder) {
       static_cast<int>(std::min<int64_t>(options.limits.max_message_bytes, INT_MAX)));
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  // A client that vanished without a word is found out, and its requests end.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              ToMilliseconds(options.keepalive_interval));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                              ToMilliseconds(options.keepalive_timeout));
   // Clients may ping while a long prompt is computed and nothing flows.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -90,6 +95,7 @@ struct Server::Impl {
     const int32_t live = idle ? 0 : std::max(1, load.running + load.queued);
     return {.steps = load.steps,
             .has_work = !idle,
+            .failing = load.failing,
             .calls = std::max(live, context.dispatcher->num_readers())};
   }
 

@@ -27,6 +27,9 @@ struct ServerOptions {
   // Clients that pool one connection spread over servers only if it ends now and then.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   absl::Duration max_connection_age_grace = absl::InfiniteDuration();
+  // A connection on which nothing comes is pinged after the first and given up after the second.
+  absl::Duration keepalive_interval = absl::Seconds(30);
+  absl::Duration keepalive_timeout = absl::Seconds(20);
   absl::Duration min_ping_interval = absl::Seconds(10);
   int64_t transport_memory_bytes = 0;  // gRPC's own buffers; 0: no limit
 };

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,25 +32,51 @@ namespace {
 constexpr int64_t kHugePage = 2 << 20;
 constexpr size_t kAlignment = 64;
 
-int CoresOfProcess() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+// The control groups (version 2) that this process is in, innermost first. Inside a container the
+// path may be relative to its own root, so that only the root itself can be read.
+std::vector<std::string> ControlGroups() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  std::vector<std::string> folders;
+  while (std::getline(file, line)) {
+    if (line.rfind("0::", 0) != 0) continue;
+    for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {
+      folders.push_back("/sys/fs/cgroup" + path);
+    }
+  }
+  folders.push_back("/sys/fs/cgroup");
+  return folders;
 }
 
 // The number that the file starts with, or `fallback` if there is none ("max").
-int64_t ReadNumber(const char* path, int64_t fallback) {
+int64_t ReadNumber(const std::string& path, int64_t fallback) {
   std::ifstream file(path);
   int64_t value;
   return file >> value ? value : fallback;
 }
 
-// Physical memory, or what the control group (version 2, else 1) allows if that is less.
+int CoresOfProcess() {
+  int cores = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = std::max(1, CPU_COUNT(&set));
+  // More threads than the quota's whole cores would be throttled in the middle of an op.
+  for (const std::string& folder : ControlGroups()) {
+    std::ifstream file(folder + "/cpu.max");
+    int64_t quota, period;
+    if (file >> quota >> period && period > 0) {
+      cores = std::min<int64_t>(cores, std::max<int64_t>(1, quota / period));
+    }
+  }
+  return cores;
+}
+
+// Physical memory, or what the control groups (version 2, else 1) allow if that is less.
 int64_t MemoryBytes() {
-  const int64_t physical = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  const int64_t v2 = ReadNumber("/sys/fs/cgroup/memory.max", physical);
-  const int64_t v1 = ReadNumber("/sys/fs/cgroup/memory/memory.limit_in_bytes", physical);
-  return std::min({physical, v2, v1});
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  for (const std::string& folder : ControlGroups()) {
+    bytes = std::min(bytes, ReadNumber(folder + "/memory.max", bytes));
+  }
+  return std::min(bytes, ReadNumber("/sys/fs/cgroup/memory/memory.limit_in_bytes", bytes));
 }
 
 absl::StatusOr<CpuIsa> ChooseIsa(const std::string& name) {

@@ -73,11 +73,14 @@ CONDENSE_SIMD_INLINE Vec Round(const Vec& a) {
   // Adding 1.5 * 2^23 leaves no fraction bits: correct for |a| < 2^22, and exponents are below 200.
   CONDENSE_LANES((a.lane[i] + 12582912.0f) - 12582912.0f);
 }
-// a * 2^n for integral n in [-126, 127].
+// a * 2^n for integral n in [-126, 127]. A NaN in n comes with one in a, which stays; it must not
+// be converted to an integer.
 CONDENSE_SIMD_INLINE Vec Scale2(const Vec& a, const Vec& n) {
-  CONDENSE_LANES(
-      a.lane[i] *
-      std::bit_cast<float>((static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127)) << 23));
+  CONDENSE_LANES(a.lane[i] *
+                 std::bit_cast<float>(
+                     (static_cast<uint32_t>(
+                         static_cast<int32_t>(n.lane[i] > -126.0f ? n.lane[i] : -126.0f) + 127))
+                     << 23));
 }
 // a where x >= limit (or x is NaN), else 0.
 CONDENSE_SIMD_INLINE Vec ZeroWhereLess(const Vec& a, const Vec& x, float limit) {

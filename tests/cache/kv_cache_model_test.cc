@@ -218,7 +218,7 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
       if (layout_.window(layer) == 0) continue;
       const int64_t oldest_seen = sequence->committed - (layout_.window(layer) - 1);
       int64_t& first = sequence->first_position[layer];
-      first = std::max(first, oldest_seen / block_tokens_ * block_tokens_);
+      first = std::max(first, oldest_seen / kAttentionPart * kAttentionPart);
     }
     ClaimAgain(*sequence);
   }

@@ -157,15 +157,15 @@ TEST_F(KvCacheTest, SlabsMoveBetweenUnitsAsWindowsReturnThem) {
 
 TEST_F(KvCacheTest, WindowKeepsWhatTheNextRowSees) {
   for (int32_t window : {1, 2, 31, 32, 33, 64, 100}) {
-    const auto cache = MakeCache(Layout(1, 1, {window}), 1);
+    const auto cache = MakeCache(Layout(1, 1, {window}), 2);
     const auto sequence = cache->Open();
-    for (int32_t committed = 1; committed <= 300; ++committed) {
+    for (int32_t committed = 1; committed <= 1300; ++committed) {
       ASSERT_TRUE(Append(cache.get(), sequence.get(), 1));
       const KvList list = ListOf(cache.get(), sequence.get(), 0, 0);
       ASSERT_GE(list.num_entries, std::min(committed, window - 1)) << window << " " << committed;
-      ASSERT_LE(list.num_entries, window - 2 + 32) << window << " " << committed;
-      ASSERT_LE(list.num_blocks, (window + 31) / 32 + 1) << window << " " << committed;
-      ASSERT_EQ((committed - list.num_entries) % 32, 0) << window << " " << committed;
+      ASSERT_LE(list.num_entries, window - 2 + kAttentionPart) << window << " " << committed;
+      // Parts begin at the same positions as if nothing had been dropped.
+      ASSERT_EQ((committed - list.num_entries) % kAttentionPart, 0) << window << " " << committed;
     }
   }
 }
@@ -255,17 +255,35 @@ TEST_F(KvCacheTest, LongestSequenceFitsAnEmptyCacheAndOneTokenMoreDoesNot) {
 }
 
 TEST_F(KvCacheTest, WindowIsCountedByTheWorstCutAndNoMore) {
-  // A window of w keeps up to w - 2 + 32 entries; a step of 448 behind them fills 16 blocks exactly
-  // when w is 34.
+  // A window of w keeps up to w - 2 + 512 entries; a step of 480 behind them fills 32 blocks
+  // exactly when w is 34.
   const int64_t unlimited = (int64_t{1} << 31) - 1;
-  EXPECT_EQ(MakeCache(Layout(1, 1, {34}), 1, 448)->max_sequence_tokens(), unlimited);
-  const auto cache = MakeCache(Layout(1, 1, {35}), 1, 448);
-  EXPECT_EQ(cache->max_sequence_tokens(), 512);
+  EXPECT_EQ(MakeCache(Layout(1, 1, {34}), 2, 480)->max_sequence_tokens(), unlimited);
+  const auto cache = MakeCache(Layout(1, 1, {35}), 2, 480);
+  EXPECT_EQ(cache->max_sequence_tokens(), 1024);
   const auto sequence = cache->Open();
-  ASSERT_TRUE(Append(cache.get(), sequence.get(), 97));
-  EXPECT_EQ(ListOf(cache.get(), sequence.get(), 0, 0).num_entries, 65);
-  EXPECT_FALSE(cache->TryReserve(sequence.get(), 448));
-  EXPECT_TRUE(cache->TryReserve(sequence.get(), 447));
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 480));
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 65));
+  EXPECT_EQ(ListOf(cache.get(), sequence.get(), 0, 0).num_entries, 545);
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 480));
+  EXPECT_TRUE(cache->TryReserve(sequence.get(), 479));
+}
+
+TEST_F(KvCacheTest, HoldingCountsWholeBlocksOnBothSides) {
+  const auto cache = MakeCache(Layout(2, 1, {0, 40}), 8, 512);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 33));
+  const int64_t block_bytes = KvBlockBytes(KvFormat::kK16V16, cache->layout().block);
+  KvHolding held = cache->Held(*sequence);
+  EXPECT_EQ(held.entries, 66);
+  EXPECT_EQ(held.bytes, 4 * block_bytes);
+  EXPECT_EQ(held.bytes_16bit, held.bytes);
+  EXPECT_EQ(held.bytes, cache->Stats().used_bytes);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Append(cache.get(), sequence.get(), 500));
+  held = cache->Held(*sequence);
+  EXPECT_EQ(held.bytes, cache->Stats().used_bytes);
+  EXPECT_EQ(held.bytes_16bit, held.bytes);  // what a window dropped is no compaction
+  EXPECT_LT(held.entries, 2 * 1533);
 }
 
 TEST_F(KvCacheTest, LongestSequenceWithoutWindowsUsesEveryWholeRoundOfSlabs) {

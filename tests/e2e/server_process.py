@@ -72,6 +72,9 @@ class ServerProcess:
         with open(f"/proc/{self.process.pid}/status") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 
+    def open_descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def send(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 

@@ -1,7 +1,9 @@
 """Load with everything that clients do to a server: cancels, deadlines, slow readers, processes killed in mid-stream.
 
-Afterwards nothing may be left: no request, no byte of the arena, no growth of the process, and every accepted request
-was counted once as finished, cancelled, expired or failed. Exit status 1 and a reason otherwise.
+Afterwards nothing may be left: no request, no byte of the arena, no descriptor, no growth of the process once warm, and
+every accepted request was counted once as finished, cancelled, expired or failed. Then the load begins again and the
+server is told to end in the middle of it: it finishes what it accepted and exits. Exit status 1 and a reason otherwise.
+The long run: soak.py --seconds 600
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,8 @@ from condense.v1 import inference_pb2, inference_pb2_grpc, info_pb2, info_pb2_gr
 from server_process import TINY_MODEL, ServerProcess
 
 STREAMS_PER_CLIENT = 12
+# gRPC keeps a few for its threads once they exist.
+SPARE_DESCRIPTORS = 16
 
 
 def random_request(rng):
@@ -37,6 +42,10 @@ def random_request(rng):
     if rng.random() < 0.2:
         request.stopping.stop.append("e")
     return request
+
+
+class Lost(Exception):
+    """The server went away from a request that it had accepted."""
 
 
 async def one_call(stub, rng, count):
@@ -55,24 +64,33 @@ async def one_call(stub, rng, count):
         call.cancel()
         return count("unknown")
     events = 0
-    async for event in call:
-        kind = event.WhichOneof("event")
-        if kind in ("accepted", "finished"):
-            count(kind)
-        events += 1
-        if leave_after is not None and events >= leave_after and kind != "finished":
-            call.cancel()
-            return count("left")
-        if behaviour == "slow":
-            await asyncio.sleep(rng.uniform(0, 0.1))
+    try:
+        async for event in call:
+            kind = event.WhichOneof("event")
+            if kind in ("accepted", "finished"):
+                count(kind)
+            events += 1
+            if leave_after is not None and events >= leave_after and kind != "finished":
+                call.cancel()
+                return count("left")
+            if behaviour == "slow":
+                await asyncio.sleep(rng.uniform(0, 0.1))
+    except grpc.aio.AioRpcError as error:
+        if events > 0 and error.code() == grpc.StatusCode.UNAVAILABLE:
+            raise Lost from error
+        raise
 
 
 async def one_stream(stub, rng, until, count):
     while time.monotonic() < until:
         try:
             await one_call(stub, rng, count)
+        except Lost:
+            return count("lost")
         except grpc.aio.AioRpcError as error:
             count(error.code().name)
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                return
             if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
                 await asyncio.sleep(0.1)
             elif error.code() == grpc.StatusCode.INTERNAL:
@@ -159,16 +177,25 @@ def require(condition, what):
         raise SystemExit(f"soak: FAILED: {what}")
 
 
-def wait_until_idle(address, seconds):
+def wait_until(condition, seconds, what):
     until = time.monotonic() + seconds
+    while not condition():
+        require(time.monotonic() < until, what())
+        time.sleep(0.1)
+
+
+def wait_until_idle(address, seconds):
     with grpc.insecure_channel(address) as channel:
         info = info_pb2_grpc.InfoStub(channel)
-        while True:
-            load = info.GetLoad(info_pb2.GetLoadRequest(), timeout=10)
-            if load.running == load.queued == load.queued_tokens == load.kv_bytes_used == load.logical_tokens == 0:
-                return
-            require(time.monotonic() < until, f"requests or memory are left over: {load}".replace("\n", " "))
-            time.sleep(0.1)
+
+        def load():
+            return info.GetLoad(info_pb2.GetLoadRequest(), timeout=10)
+
+        def is_idle():
+            now = load()
+            return now.running == now.queued == now.queued_tokens == now.kv_bytes_used == now.logical_tokens == 0
+
+        wait_until(is_idle, seconds, lambda: f"requests or memory are left over: {load()}".replace("\n", " "))
 
 
 def check_counters(metrics, seen, lost_streams):
@@ -195,47 +222,97 @@ def check_counters(metrics, seen, lost_streams):
     return ended
 
 
+def watch(server, clients, until, options):
+    """Kills a client process now and then until the time is over. The server's resident bytes in its last half."""
+    begin = time.monotonic()
+    next_kill = begin + options.kill_every
+    samples = []
+    while time.monotonic() < until:
+        time.sleep(0.25)
+        now = time.monotonic()
+        if now - begin > (until - begin) / 2:
+            samples.append(server.resident_bytes())
+        if now > next_kill and now < until - 2:
+            clients.kill_one()
+            next_kill = now + options.kill_every
+    return samples
+
+
+def check_memory(samples, options):
+    half = len(samples) // 2
+    warm, last = statistics.median(samples[:half]), statistics.median(samples[half:])
+    change = last / warm - 1
+    print(f"soak: resident {warm / 2**20:.1f} MiB when warm, {last / 2**20:.1f} MiB in the last quarter "
+          f"({change:+.1%})")
+    require(abs(change) <= options.growth, f"resident memory changed by {change:+.1%}; at most {options.growth:.1%}")
+
+
+def load_until_the_end(server, options, folder):
+    """All that the load may do to the server, then proof that nothing of it is left."""
+    descriptors = server.open_descriptors()
+    until = time.monotonic() + options.seconds
+    clients = Clients(server.address, options.streams, until, options.seed, folder)
+    try:
+        samples = watch(server, clients, until, options)
+        clients.finish(180)
+    finally:
+        clients.end()
+    wait_until_idle(server.address, 60)
+    seen = clients.totals()
+    print(f"soak: clients saw {dict(seen)}, {clients.kills} client processes were killed")
+    require(seen["INTERNAL"] == 0, "a client saw INTERNAL")
+    require(seen["lost"] + seen["UNAVAILABLE"] == 0, "the server was unavailable")
+    require(seen["finished"] > 0, "no request was finished")
+    ended = check_counters(server.metrics(), seen, clients.lost_streams)
+    check_memory(samples, options)
+    wait_until(lambda: server.open_descriptors() <= descriptors + SPARE_DESCRIPTORS, 30,
+               lambda: f"{server.open_descriptors()} descriptors are open; {descriptors} were before the load")
+    return ended
+
+
+def drain_under_load(server, options, folder):
+    """SIGTERM in the middle of the load: what was accepted is finished, the rest is refused, the process ends."""
+    clients = Clients(server.address, options.streams, time.monotonic() + 300, options.seed + 1, folder)
+    try:
+        with grpc.insecure_channel(server.address) as channel:
+            info = info_pb2_grpc.InfoStub(channel)
+            wait_until(lambda: info.GetLoad(info_pb2.GetLoadRequest(), timeout=10).running > 0, 60,
+                       lambda: "the load did not begin again")
+        time.sleep(1)
+        status = server.stop(120)
+        log = "".join(server.log[-40:])
+        require(status == 0, f"the server's exit status is {status}: {log}")
+        require("cut off" not in log, f"the drain did not end: {log}")
+        clients.finish(120)
+    finally:
+        clients.end()
+    seen = clients.totals()
+    print(f"soak: in the drain clients saw {dict(seen)}")
+    require(seen["lost"] == 0, f"{seen['lost']} accepted requests were not finished")
+    require(seen["INTERNAL"] == 0, "a client saw INTERNAL in the drain")
+    require(seen["UNAVAILABLE"] > 0, "no client was refused: the drain was not under load")
+
+
 def soak(options, folder):
     flags = [*options.flag, "--drain_timeout=60s"]
     with ServerProcess(options.model, *flags, start_seconds=300) as server:
-        begin = time.monotonic()
-        until = begin + options.seconds
-        clients = Clients(server.address, options.streams, until, options.seed, folder)
-        try:
-            warm = None
-            while time.monotonic() < until - 2:
-                time.sleep(min(options.kill_every, max(0.1, until - 2 - time.monotonic())))
-                if warm is None and time.monotonic() - begin > options.seconds * 0.4:
-                    warm = server.resident_bytes()
-                if time.monotonic() < until - 2:
-                    clients.kill_one()
-            clients.finish(180)
-        finally:
-            clients.end()
-        wait_until_idle(server.address, 60)
-        seen = clients.totals()
-        print(f"soak: clients saw {dict(seen)}, {clients.kills} client processes were killed")
-        require(seen["INTERNAL"] == 0, "a client saw INTERNAL")
-        require(seen["finished"] > 0, "no request was finished")
-        ended = check_counters(server.metrics(), seen, clients.lost_streams)
-        last = server.resident_bytes()
-        growth = last / (warm or last) - 1
-        print(f"soak: resident {(warm or last) / 2**20:.0f} MiB when warm, {last / 2**20:.0f} MiB at the end "
-              f"({growth:+.1%})")
-        require(growth <= options.growth, f"the process grew by {growth:.1%}; at most {options.growth:.1%}")
-        status = server.stop(120)
-        require(status == 0, f"the server's exit status is {status}: " + "".join(server.log[-40:]))
+        folders = [os.path.join(folder, name) for name in ("load", "drain")]
+        for name in folders:
+            os.mkdir(name)
+        ended = load_until_the_end(server, options, folders[0])
+        drain_under_load(server, options, folders[1])
         print(f"soak: ok: {ended:.0f} requests in {options.seconds:.0f} s of {options.streams} streams")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=100, help="concurrent calls")
+    parser.add_argument("--streams", type=int, default=200, help="concurrent calls")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default=TINY_MODEL)
     parser.add_argument("--flag", action="append", default=[], help="a flag of the server, repeated")
-    parser.add_argument("--growth", type=float, default=0.15, help="largest growth of resident memory once warm")
+    parser.add_argument("--growth", type=float, default=0.02,
+                        help="largest change of resident memory from the third quarter of the time to the last")
     parser.add_argument("--kill_every", type=float, default=3, help="seconds between killed client processes")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()

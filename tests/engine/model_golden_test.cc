@@ -105,15 +105,17 @@ struct DemoCase {
 };
 
 class DemoGoldenTest : public ::testing::TestWithParam<DemoCase> {};
-INSTANTIATE_TEST_SUITE_P(Models, DemoGoldenTest,
-                         ::testing::Values(DemoCase{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf",
-                                                    "smollm2-135m.json"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, DemoGoldenTest,
+    ::testing::Values(DemoCase{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m.json"},
+                      DemoCase{"gemma3", "gemma-3-270m-q4_k_m.gguf", "gemma3-270m.json"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DemoGoldenTest, MeanNllAndGreedyTokensAgree) {
   const std::string path = std::string(CONDENSE_MODELS "/") + GetParam().file;
   if (!std::filesystem::exists(path))
-    GTEST_SKIP() << "no demo model; scripts/fetch_model brings it";
+    GTEST_SKIP() << path << " is not there; scripts/fetch_model " << GetParam().name
+                 << " brings it";
   const auto engine = MakeEngine(path, nullptr);
   ASSERT_NE(engine, nullptr);
   const json goldens = ReadJson(std::string(CONDENSE_TEST_DATA "/") + GetParam().golden);

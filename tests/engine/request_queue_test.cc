@@ -53,12 +53,25 @@ TEST(RequestQueueTest, TakenRequestsStillCountUntilTheyAreStarted) {
 
 TEST(RequestQueueTest, AnIdIsTakenUntilItsRequestEnded) {
   RequestQueue queue(10, 100, 16);
-  ASSERT_TRUE(queue.TryPush(MakeRequest("a", 2), absl::Now()).ok());
+  const auto first = queue.TryPush(MakeRequest("a", 2), absl::Now());
+  ASSERT_TRUE(first.ok());
   EXPECT_EQ(queue.TryPush(MakeRequest("a"), absl::Now()).status().code(),
             absl::StatusCode::kAlreadyExists);
-  queue.Ended("a", /*waiting=*/true, 2);
+  queue.Ended(**first, /*waiting=*/true, 2);
   EXPECT_EQ(queue.waiting_requests(), 0);
   EXPECT_TRUE(queue.TryPush(MakeRequest("a"), absl::Now()).ok());
+}
+
+TEST(RequestQueueTest, TheIdOfACancelledRequestIsFreeAtOnce) {
+  RequestQueue queue(10, 100, 16);
+  const auto first = queue.TryPush(MakeRequest("a", 2), absl::Now());
+  ASSERT_TRUE(queue.Cancel("a"));
+  const auto second = queue.TryPush(MakeRequest("a", 3), absl::Now());
+  ASSERT_TRUE(second.ok());
+  queue.Ended(**first, /*waiting=*/true, 2);
+  EXPECT_EQ(queue.live_requests(), 1);
+  EXPECT_TRUE(queue.Cancel("a"));  // the second
+  EXPECT_TRUE((*second)->cancelled());
 }
 
 TEST(RequestQueueTest, CancelMarksTheStreamOfALiveRequest) {

@@ -16,12 +16,18 @@ namespace {
 // token 0.
 class Simulation {
  public:
-  Simulation(SchedulerOptions options, int64_t arena_tokens) : options_(options) {
+  // A slab holds at least 64 KiB; blocks of this layout are 1 KiB.
+  Simulation(SchedulerOptions options, int64_t arena_tokens)
+      : Simulation(
+            options,
+            {.num_layers = 1, .num_kv_heads = 1, .block = {.head_dim = 8, .block_tokens = 32}},
+            arena_tokens * 32) {}
+  Simulation(SchedulerOptions options, const KvLayout& layout, int64_t arena_bytes)
+      : options_(options) {
     backend_ = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
-    const KvLayout layout{
-        .num_layers = 1, .num_kv_heads = 1, .block = {.head_dim = 8, .block_tokens = 32}};
-    // A slab holds at least 64 KiB; blocks of this layout are 1 KiB.
-    cache_ = KvCache::Make(backend_.get(), layout, {.arena_bytes = arena_tokens * 32}).value();
+    cache_ = KvCache::Make(backend_.get(), layout,
+                           {.arena_bytes = arena_bytes, .step_tokens = options.step_tokens})
+                 .value();
     scheduler_ = std::make_unique<Scheduler>(options, cache_.get());
   }
 
@@ -236,6 +242,35 @@ TEST(SchedulerTest, TenThousandRequestsUnderPressure) {
   // 200 waiting requests of about 160 tokens at 256 tokens per 10 ms step are about 1.3 s of work.
   for (const auto& [id, started] : sim.started_at_)
     EXPECT_LT(sim.Waited(id), absl::Seconds(60)) << id;
+}
+
+// Sliding windows scatter a sequence's blocks over more slabs than they fill; the last one left
+// must still get through.
+TEST(SchedulerTest, WindowedLayersUnderPressureEndEveryRequest) {
+  KvLayout layout{
+      .num_layers = 34, .num_kv_heads = 1, .block = {.head_dim = 8, .block_tokens = 32}};
+  for (int layer = 0; layer < 34; ++layer) layout.layer_window.push_back(layer % 7 == 6 ? 0 : 1024);
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Simulation sim(
+        {.step_tokens = seed % 2 ? 64 : 16, .max_sequences = 8, .decode_reserve_tokens = 0}, layout,
+        int64_t{seed % 3 ? 190 : 160} * layout.slab_bytes());
+    const int longest =
+        static_cast<int>(std::min<int64_t>(sim.cache().max_sequence_tokens(), 12000));
+    for (int i = 0; i < 40; ++i) {
+      const int prompt = 1 + static_cast<int>(random() % (longest / 2));
+      sim.Submit(std::to_string(i), prompt,
+                 1 + static_cast<int>(random() % std::min(1500, longest - prompt)));
+    }
+    while (!sim.scheduler().empty()) {
+      const StepPlan plan = sim.Step();
+      ASSERT_EQ(plan.unfit, nullptr);
+      ASSERT_LT(sim.now() - absl::UnixEpoch(), absl::Hours(24));
+    }
+    EXPECT_EQ(sim.ended_.size(), 40u);
+    EXPECT_EQ(sim.cache().Stats().used_bytes, 0);
+  }
 }
 
 TEST(SchedulerTest, TheReserveGrowsWithPreemptionsAndShrinksBack) {

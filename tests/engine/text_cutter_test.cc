@@ -71,6 +71,15 @@ TEST(TextCutterTest, TheEarliestOfSeveralStopStringsWins) {
   EXPECT_EQ(cut.released_tokens, 1);
 }
 
+TEST(TextCutterTest, AStopStringThatBeginsInsideACharacterDoesNotSplitIt) {
+  TextCutter cutter({"\xA4z"});
+  EXPECT_EQ(cutter.Append("\xC3", true).text, "");
+  EXPECT_EQ(cutter.Append("\xA4", true).text, "");
+  const TextCut cut = cutter.Append("!", true);
+  EXPECT_EQ(cut.text, "\xC3\xA4!");
+  EXPECT_EQ(cut.released_tokens, 3);
+}
+
 TEST(TextCutterTest, AStopStringAtTheStartReleasesNoToken) {
   TextCutter cutter({"x"});
   const TextCut cut = cutter.Append("xyz", true);

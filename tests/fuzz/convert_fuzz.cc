@@ -61,7 +61,7 @@ void CheckCall(const Request& request, const ServedModel& model) {
   CHECK(sampling.top_k >= 0 && sampling.top_k <= model.info.vocab_size);
   CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
   CHECK(InRange(sampling.min_p, 0, 1));
-  CHECK(sampling.repetition_penalty > 0 && sampling.repetition_penalty <= 10);
+  CHECK(InRange(sampling.repetition_penalty, 0.01f, 10));
   CHECK(InRange(sampling.presence_penalty, -10, 10));
   CHECK(InRange(sampling.frequency_penalty, -10, 10));
   for (const auto& [id, bias] : sampling.logit_bias) {

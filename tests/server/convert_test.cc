@@ -153,7 +153,7 @@ TEST_F(ConvertTest, RefusalsNameFieldValueAndLimit) {
       {"text: 'a' sampling { top_p: 0 }", "sampling.top_p is 0; must be in (0, 1]"},
       {"text: 'a' sampling { min_p: 1.25 }", "sampling.min_p is 1.25; must be in [0, 1]"},
       {"text: 'a' sampling { repetition_penalty: 0 }",
-       "sampling.repetition_penalty is 0; must be in (0, 10]"},
+       "sampling.repetition_penalty is 0; must be in [0.01, 10]"},
       {"text: 'a' sampling { presence_penalty: 11 }",
        "sampling.presence_penalty is 11; must be in [-10, 10]"},
       {"text: 'a' sampling { frequency_penalty: -11 }",

@@ -19,7 +19,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr char kData[] = CONDENSE_TEST_DATA;
-constexpr char kDemoModel[] = CONDENSE_MODELS "/SmolLM2-135M-Instruct.Q4_1.gguf";
 // Below this margin the order of two tokens is within the arithmetic's error.
 constexpr double kSafeMargin = 0.3;
 
@@ -52,16 +51,22 @@ struct TinyCase {
 };
 
 class TinyScoreTest : public ::testing::TestWithParam<TinyCase> {};
-INSTANTIATE_TEST_SUITE_P(Models, TinyScoreTest,
-                         ::testing::Values(TinyCase{"llama-f32", 1e-3}, TinyCase{"llama-f16", 1e-3},
-                                           TinyCase{"llama-q8_0", 0.05},
-                                           TinyCase{"llama-q4_1", 0.05}, TinyCase{"qwen3", 1e-3},
-                                           TinyCase{"gemma3", 1e-3}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, TinyScoreTest,
+    ::testing::Values(TinyCase{"llama-f32", 1e-3}, TinyCase{"llama-f16", 1e-3},
+                      TinyCase{"llama-bf16", 1e-3}, TinyCase{"llama-q8_0", 0.05},
+                      TinyCase{"llama-q4_0", 0.05}, TinyCase{"llama-q4_1", 0.05},
+                      TinyCase{"llama-q5_0", 0.05}, TinyCase{"llama-q5_1", 0.05},
+                      TinyCase{"llama-q4_k", 0.06}, TinyCase{"llama-q5_k", 0.06},
+                      TinyCase{"llama-q6_k", 0.06}, TinyCase{"llama-rope-llama3", 1e-3},
+                      TinyCase{"llama-rope-linear", 1e-3}, TinyCase{"qwen2", 1e-3},
+                      TinyCase{"qwen3", 1e-3}, TinyCase{"gemma3", 1e-3},
+                      TinyCase{"gemma3-pattern", 1e-3}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST_P(TinyScoreTest, AgreesWithTheGoldenNumbers) {
   const json golden = TinyGolden(GetParam().name);
@@ -85,21 +90,44 @@ TEST(ScoreTest, RefusesBadIds) {
   EXPECT_EQ(RunTool({"score", TinyModel("llama-f32")}, "one two").exit_code, 2);
 }
 
-class DemoModelTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(kDemoModel)) {
-      GTEST_SKIP() << kDemoModel << " is not there; scripts/fetch_model smollm2 brings it";
-    }
-  }
+struct DemoCase {
+  const char* name;    // for scripts/fetch_model
+  const char* golden;  // its name among the golden numbers
+  const char* file;
+  int64_t parameters;
+  // Bytes of a 16-bit cache for one token, and for one sequence of 1024 tokens.
+  int64_t kv_bytes_per_token;
+  int64_t kv_bytes;
 };
 
-TEST_F(DemoModelTest, ScoresAgreeWithTheGoldenNumbers) {
-  const json goldens = ReadJsonFile(std::string(kData) + "/smollm2-135m.json");
+class DemoModelTest : public ::testing::TestWithParam<DemoCase> {
+ protected:
+  void SetUp() override {
+    model_ = std::string(CONDENSE_MODELS "/") + GetParam().file;
+    if (!std::filesystem::exists(model_)) {
+      GTEST_SKIP() << model_ << " is not there; scripts/fetch_model " << GetParam().name
+                   << " brings it";
+    }
+  }
+
+  std::string model_;
+};
+INSTANTIATE_TEST_SUITE_P(
+    Models, DemoModelTest,
+    ::testing::Values(DemoCase{"smollm2", "smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf",
+                               134515008, 30 * 3 * 64 * 2 * 2, 1024 * 30 * 3 * 64 * 2 * 2},
+                      // 3 of 18 layers see everything; 15 see the last 512 tokens, for which the
+                      // cache keeps one block of 32 more.
+                      DemoCase{"gemma3", "gemma3-270m", "gemma-3-270m-q4_k_m.gguf", 268098176,
+                               18 * 256 * 2 * 2, (3 * 1024 + 15 * (512 + 32)) * 256 * 2 * 2}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(DemoModelTest, ScoresAgreeWithTheGoldenNumbers) {
+  const json goldens = ReadJsonFile(std::string(kData) + "/" + GetParam().golden + ".json");
   ASSERT_FALSE(goldens.empty());
   for (const auto& [name, golden] : goldens.items()) {
     SCOPED_TRACE(name);
-    const json score = Score(kDemoModel, golden["ids"]);
+    const json score = Score(model_, golden["ids"]);
     ASSERT_EQ(score["nll"].size(), golden["nll"].size());
     const double expected = golden["mean_nll"];
     const double tolerance = golden["ids"].size() >= 256 ? 0.005 : 0.01;
@@ -108,30 +136,32 @@ TEST_F(DemoModelTest, ScoresAgreeWithTheGoldenNumbers) {
   }
 }
 
-TEST_F(DemoModelTest, TokenIdsEqualTheGoldenOnes) {
-  const json cases = ReadJsonFile(std::string(kData) + "/tokenizer.json")["smollm2-135m"];
+TEST_P(DemoModelTest, TokenIdsEqualTheGoldenOnes) {
+  const json cases = ReadJsonFile(std::string(kData) + "/tokenizer.json")[GetParam().golden];
   ASSERT_FALSE(cases.empty());
   for (const auto& [name, golden] : cases.items()) {
     SCOPED_TRACE(name);
     const std::string text = golden["text"];
-    EXPECT_EQ(json::parse(RunTool({"tokenize", kDemoModel}, text).out), golden["ids"]);
-    EXPECT_EQ(json::parse(RunTool({"tokenize", kDemoModel, "--special", "--add_bos"}, text).out),
+    EXPECT_EQ(json::parse(RunTool({"tokenize", model_}, text).out), golden["ids"]);
+    EXPECT_EQ(json::parse(RunTool({"tokenize", model_, "--special", "--add_bos"}, text).out),
               golden["ids_special"]);
   }
 }
 
-TEST_F(DemoModelTest, InspectKnowsItsSize) {
-  const ToolResult result = RunTool({"inspect", kDemoModel, "--json", "--context", "1024"});
+TEST_P(DemoModelTest, InspectKnowsItsSize) {
+  const ToolResult result = RunTool({"inspect", model_, "--json", "--context", "1024"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json model = json::parse(result.out);
-  EXPECT_EQ(model["parameters"], 134515008);
-  EXPECT_EQ(model["memory"]["kv_bytes_per_token_16bit"], 30 * 3 * 64 * 2 * 2);
-  EXPECT_EQ(model["memory"]["kv_bytes"], 1024 * 30 * 3 * 64 * 2 * 2);
+  EXPECT_EQ(model["parameters"], GetParam().parameters);
+  EXPECT_EQ(model["memory"]["kv_bytes_per_token_16bit"], GetParam().kv_bytes_per_token);
+  EXPECT_EQ(model["memory"]["kv_bytes"], GetParam().kv_bytes);
 }
 
 TEST(TokenizeTest, AgreesWithTheGoldenIds) {
   for (const char* name : {"llama-f32", "qwen2", "gemma3"}) {
-    for (const json& golden : TinyGolden(name)["tokenize"]) {
+    const json cases = TinyGolden(name)["tokenize"];
+    ASSERT_FALSE(cases.empty());
+    for (const json& golden : cases) {
       SCOPED_TRACE(golden["text"].dump());
       const std::string text = golden["text"];
       EXPECT_EQ(json::parse(RunTool({"tokenize", TinyModel(name)}, text).out), golden["ids"]);
