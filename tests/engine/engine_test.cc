@@ -243,17 +243,25 @@ TEST(EngineTest, WithoutALimitTheContextIsTheLimit) {
 }
 
 TEST(EngineTest, CancelEndsARunningAndAWaitingRequest) {
+  // The engine is held after its first step, so that the request surely still runs.
+  std::atomic<bool> held{false}, go{false};
   EngineConfig config = TinyConfig();
   config.max_sequences = 1;
+  config.on_published = [&] {
+    held = true;
+    while (!go) absl::SleepFor(absl::Microseconds(50));
+  };
   const auto engine = MakeEngine(config);
   const auto running = engine->Submit(GreedyRequest("a", RandomPrompt(1, 10), 100)).value();
   const auto waiting = engine->Submit(GreedyRequest("b", RandomPrompt(1, 10), 5)).value();
+  while (!held) absl::SleepFor(absl::Microseconds(50));
   waiting->Cancel();
+  EXPECT_TRUE(engine->Abort("a"));
+  go = true;
   const Answer never_ran = ReadAll(waiting.get());
   EXPECT_EQ(never_ran.last.reason, FinishReason::kCancelled);
   EXPECT_EQ(never_ran.last.status.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(never_ran.ids.empty());
-  EXPECT_TRUE(engine->Abort("a"));
   EXPECT_EQ(ReadAll(running.get()).last.reason, FinishReason::kCancelled);
   EXPECT_FALSE(engine->Abort("a"));
   EXPECT_TRUE(engine->idle());
