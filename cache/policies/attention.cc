@@ -21,6 +21,14 @@ Pressure PressureOf(const PolicyParams& params) {
   return Pressure::kNone;
 }
 
+// Why no more was folded.
+Shortfall ShortfallOf(Pressure pressure, bool quota_used_up, bool all_protected) {
+  if (all_protected) return Shortfall::kProtected;
+  if (pressure < Pressure::kSoft) return Shortfall::kUnmarked;
+  if (quota_used_up) return Shortfall::kQuota;
+  return pressure == Pressure::kHard ? Shortfall::kNoPartner : Shortfall::kUnmarked;
+}
+
 class AttentionPolicy : public Policy {
  public:
   std::string_view name() const override { return "attention"; }
@@ -36,8 +44,9 @@ class AttentionPolicy : public Policy {
       candidates.push_back(i);
       if (task.view->evidence->marked[i]) marked.push_back(i);
     }
-    const double share = std::clamp(params.drop_share, 0.0, 1.0) * candidates.size();
-    const auto quota = static_cast<int32_t>(std::ceil(share));
+    // Written so that NaN removes nothing.
+    const double share = params.drop_share > 0 ? std::min(params.drop_share, 1.0) : 0.0;
+    const auto quota = static_cast<int32_t>(std::ceil(share * candidates.size()));
     const Pressure pressure = PressureOf(params);
     // At the hard limit a target outranks the share; without a target the share is all there is.
     const bool to_target = pressure == Pressure::kHard && task.target_entries.has_value();
@@ -53,11 +62,7 @@ class AttentionPolicy : public Policy {
     if (pressure == Pressure::kMark || pressure == Pressure::kSoft) {
       plan.marks = FindMarks(candidates, quota, merges, plan);
     }
-    plan.shortfall = pressure < Pressure::kSoft ? Shortfall::kUnmarked
-                     : num_folded >= most       ? Shortfall::kQuota
-                     : pressure == Pressure::kHard
-                         ? (candidates.empty() ? Shortfall::kProtected : Shortfall::kNoPartner)
-                         : Shortfall::kUnmarked;
+    plan.shortfall = ShortfallOf(pressure, num_folded >= most, candidates.empty());
     return plan;
   }
 

@@ -140,6 +140,11 @@ TEST(EntryStatsTest, CarryOverKeepsTheSumOfMeansWhateverTheAges) {
   const UnitEvidence evidence = All(stats);
   EXPECT_THAT(evidence.mean, ElementsAre(FloatEq(1.2f), FloatEq(0.3f)));
   EXPECT_THAT(evidence.steps, ElementsAre(3, 2));
+
+  stats = Observed({{1.0f}, {0.5f, 0.5f}, {0.3f, 0.1f, 0.6f}});
+  stats.CarryOver(FoldPlan(3, {{1, 2}}), 0);
+  EXPECT_THAT(All(stats).mean, ElementsAre(FloatEq(0.6f), FloatEq(0.9f)));
+  EXPECT_THAT(All(stats).steps, ElementsAre(3, 2));
 }
 
 TEST(EntryStatsTest, CarryOverTouchesOnlyItsRange) {
