@@ -112,29 +112,13 @@ void EntryStats::HalveHistory() {
 
 void EntryStats::CarryOver(const MergePlan& plan, int32_t first) {
   CHECK(first >= 0 && first + plan.num_entries <= size());
-  std::vector<bool> is_marked(plan.num_entries, false);
-  for (const int32_t entry : plan.marks) is_marked[entry] = true;
   EntryStats result;
   result.AppendMany(static_cast<int32_t>(plan.groups.size()));
+  std::vector<uint8_t> is_marked(plan.num_entries, 0);
+  for (const int32_t entry : plan.marks) is_marked[entry] = 1;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    double mean = 0.0;
-    uint16_t idle = kMostSteps;
-    bool marked = false;
-    for (const MergeMember& member : plan.members_of(plan.groups[g])) {
-      const int32_t i = first + member.entry;
-      if (steps_[i] > 0) mean += static_cast<double>(sum_[i]) / steps_[i];
-      result.steps_[g] = std::max(result.steps_[g], steps_[i]);
-      idle = std::min(idle, idle_[i]);
-      for (int h : {0, 1}) {
-        result.half_max_[h][g] = std::max(result.half_max_[h][g], half_max_[h][i]);
-      }
-      marked |= is_marked[member.entry];
-    }
-    const MergeGroup& group = plan.groups[g];
-    result.sum_[g] = group.num_members == 1 ? sum_[first + plan.members[group.first_member].entry]
-                                            : static_cast<float>(mean * result.steps_[g]);
-    result.idle_[g] = idle;
-    result.marked_[g] = marked;
+    result.Take(g, *this, first, plan.members_of(plan.groups[g]));
+    result.marked_[g] = is_marked[plan.members[plan.groups[g].first_member].entry];
   }
   Replace(first, plan.num_entries, result.sum_, &sum_);
   Replace(first, plan.num_entries, result.steps_, &steps_);
@@ -143,16 +127,42 @@ void EntryStats::CarryOver(const MergePlan& plan, int32_t first) {
   Replace(first, plan.num_entries, result.marked_, &marked_);
 }
 
+void EntryStats::Take(size_t to, const EntryStats& from, int32_t first,
+                      std::span<const MergeMember> members) {
+  double mean = 0.0;
+  idle_[to] = kMostSteps;
+  for (const MergeMember& member : members) {
+    const int32_t i = first + member.entry;
+    // A lone entry's sum is copied, not computed.
+    if (members.size() > 1 && from.steps_[i] > 0) {
+      mean += static_cast<double>(from.sum_[i]) / from.steps_[i];
+    }
+    sum_[to] = from.sum_[i];
+    steps_[to] = std::max(steps_[to], from.steps_[i]);
+    idle_[to] = std::min(idle_[to], from.idle_[i]);
+    for (int h : {0, 1}) half_max_[h][to] = std::max(half_max_[h][to], from.half_max_[h][i]);
+  }
+  if (members.size() > 1) sum_[to] = static_cast<float>(mean * steps_[to]);
+}
+
 UnitEvidence EntryStats::Freeze(int32_t first, int32_t num_entries) const {
   CHECK(first >= 0 && num_entries >= 0 && first + num_entries <= size());
+  const auto range = [first, num_entries](const auto& values) {
+    return std::span(values).subspan(first, num_entries);
+  };
   UnitEvidence evidence;
-  for (int32_t i = first; i < first + num_entries; ++i) {
-    evidence.mean.push_back(steps_[i] > 0 ? sum_[i] / steps_[i] : 0.0f);
-    evidence.window_max.push_back(FromUpperHalf(std::max(half_max_[0][i], half_max_[1][i])));
-    evidence.steps.push_back(steps_[i]);
-    evidence.idle_steps.push_back(idle_[i]);
-    evidence.marked.push_back(marked_[i]);
+  evidence.mean.resize(num_entries);
+  evidence.window_max.resize(num_entries);
+  for (int32_t i = 0; i < num_entries; ++i) {
+    const int32_t e = first + i;
+    evidence.mean[i] = sum_[e] / std::max<float>(steps_[e], 1);
+    evidence.window_max[i] = FromUpperHalf(std::max(half_max_[0][e], half_max_[1][e]));
   }
+  const auto steps = range(steps_), idle = range(idle_);
+  const auto marked = range(marked_);
+  evidence.steps.assign(steps.begin(), steps.end());
+  evidence.idle_steps.assign(idle.begin(), idle.end());
+  evidence.marked.assign(marked.begin(), marked.end());
   return evidence;
 }
 

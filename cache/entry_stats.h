@@ -3,6 +3,7 @@
 
 // How much attention each entry of a unit has drawn: the evidence on which policies decide.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -55,6 +56,8 @@ class EntryStats {
  private:
   void StartHalfWindow();
   void HalveHistory();
+  // Entry `to` becomes what `members` of the range of `from` make together, marks aside.
+  void Take(size_t to, const EntryStats& from, int32_t first, std::span<const MergeMember> members);
 
   int32_t steps_in_half_ = 0;
   int32_t steps_counted_ = 0;  // at least the largest of steps_

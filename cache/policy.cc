@@ -94,7 +94,7 @@ MergePlan Policy::Plan(const UnitView& view, const PolicyParams& params) const {
   const std::vector<float> masses = ObservedMasses(*view.evidence);
   const bool is_short = view.entries.protection.end_position < params.min_tokens;
   MergePlan plan;
-  if (is_short || n == 0 || (target == n && params.target_bytes > 0 && tries_formats_first())) {
+  if (is_short || n == 0 || (target == n && tries_formats_first())) {
     plan = MergeBuilder(view.entries, masses, GroupKind::kPivot).Build();
     plan.shortfall = Shortfall::kTooShort;
   } else {

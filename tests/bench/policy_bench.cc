@@ -38,10 +38,38 @@ void RunObserve(benchmark::State& state, int32_t num_entries) {
       num_entries, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
+// What a snapshot and a swap cost the engine thread per unit.
+void RunFreeze(benchmark::State& state, int32_t num_entries) {
+  EntryStats stats;
+  stats.AppendMany(num_entries);
+  for (auto _ : state) {
+    const UnitEvidence evidence = stats.Freeze(0, num_entries);
+    benchmark::DoNotOptimize(evidence.mean.data());
+  }
+}
+
+void RunCarryOver(benchmark::State& state, int32_t num_entries) {
+  const UnitFixture unit = MakeUnit(num_entries, kHeadDim, 1);
+  const PolicyParams params;
+  const MergePlan plan = (*MakePolicy("similarity"))->Plan(unit.View(), params);
+  EntryStats before;
+  before.AppendMany(num_entries);
+  before.Observe(unit.evidence.mean);
+  for (auto _ : state) {
+    EntryStats stats = before;
+    stats.CarryOver(plan, 0);
+    benchmark::DoNotOptimize(stats.size());
+  }
+}
+
 void RegisterAll() {
   for (const int32_t num_entries : {1024, 8192}) {
     benchmark::RegisterBenchmark(("observe/" + std::to_string(num_entries)).c_str(), RunObserve,
                                  num_entries);
+    benchmark::RegisterBenchmark(("freeze/" + std::to_string(num_entries)).c_str(), RunFreeze,
+                                 num_entries);
+    benchmark::RegisterBenchmark(("carry_over/" + std::to_string(num_entries)).c_str(),
+                                 RunCarryOver, num_entries);
     for (const PolicyInfo& info : RegisteredPolicies()) {
       for (const int ratio : {4, 6, 12}) {
         const std::string name = std::string(info.name) + "/" + std::to_string(num_entries) + "/" +

@@ -37,6 +37,12 @@ TEST_F(BalancedPolicyTest, TakesTheWidestFormatThatIsEnough) {
   }
 }
 
+TEST_F(BalancedPolicyTest, WithoutATargetMergesNothing) {
+  const MergePlan plan = MakeBalancedPolicy()->Plan(unit_.View(), params_);
+  EXPECT_EQ(plan.groups.size(), size_t{kEntries});
+  EXPECT_EQ(plan.format, (StorageFormat{4, 4}));
+}
+
 TEST_F(BalancedPolicyTest, ThenMergesNoMoreThanTheTargetAsks) {
   const MergePlan less = Plan(3.6), more = Plan(4.5);
   for (const MergePlan* plan : {&less, &more}) {
