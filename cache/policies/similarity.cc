@@ -1,0 +1,51 @@
+// Merges entries whose position-free keys point the same way. It asks nothing about importance but
+// who keeps its key, so facts that nobody has asked for yet survive.
+
+#include <algorithm>
+#include <utility>
+
+#include "cache/cosine_clusters.h"
+#include "cache/policies/policies.h"
+
+namespace condense {
+namespace {
+
+class SimilarityPolicy : public Policy {
+ public:
+  explicit SimilarityPolicy(GroupKind kind) : kind_(kind) {}
+
+  std::string_view name() const override {
+    return kind_ == GroupKind::kPivot ? "similarity" : "similarity_average";
+  }
+  bool needs_keys() const override { return true; }
+
+ private:
+  MergePlan Merge(const Task& task) const override {
+    const PolicyParams& params = *task.params;
+    const UnitKeys keys(task.view->keys, task.view->head_dim);
+    const CosineClusters clusters(MergeBuilder(task.view->entries, task.masses, kind_), keys,
+                                  params.cluster_window, params.max_members);
+    MergePlan plan;
+    if (task.target_entries.has_value()) {
+      const auto [merges, cosine] = clusters.ReachTarget(
+          *task.target_entries, params.cosine, std::max(params.cosine, params.cosine_top));
+      plan = merges.Build();
+      plan.cosine = cosine;
+    } else {
+      plan = clusters.Cluster(params.cosine).Build();
+      plan.cosine = params.cosine;
+    }
+    plan.shortfall = Shortfall::kThreshold;
+    return plan;
+  }
+
+  const GroupKind kind_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Policy> MakeSimilarityPolicy(GroupKind kind) {
+  return std::make_unique<SimilarityPolicy>(kind);
+}
+
+}  // namespace condense
