@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/kv_block_reader.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -41,6 +42,10 @@ class AttentionRunner {
     int32_t kv_head = 0;
     int64_t first_part_start = 0;  // index into part_starts_
     float* evidence = nullptr;     // [num_entries] or null
+    // What some block of the list needs.
+    bool rotated_keys = false;
+    bool rotated_values = false;
+    bool centred = false;
   };
   struct Tile {
     int32_t unit = 0;
@@ -64,10 +69,11 @@ class AttentionRunner {
   struct PartResult {
     PartSoftmax* softmax = nullptr;  // [rows]
     float* sums = nullptr;           // [rows, D]
+    float* rotated_sums = nullptr;   // [rows, D], null in units without rotated values
     float* weights = nullptr;        // [rows, kWeightStride], entry 0 of the part at kWeightPad
   };
   struct Worker {
-    FloatScratch queries;   // [rows, D], scaled
+    FloatScratch queries;   // [rows, D] each: scaled, rotated, coefficients of the mean term
     FloatScratch weights;   // one part
     FloatScratch partials;  // part results of an item that merges them itself
     FloatScratch totals;    // merged [rows, D] and softmax [rows]
@@ -79,10 +85,11 @@ class AttentionRunner {
   void PlanTiles(const AttentionArgs& args, int unit);
 
   void RunItem(const AttentionArgs& args, const Item& item, Worker* worker);
-  void ComputePart(const AttentionArgs& args, const Tile& tile, int part, const float* queries,
-                   const PartResult& result);
-  void ComputeLogits(const AttentionArgs& args, const Tile& tile, int part, const float* queries,
-                     float* weights);
+  TileQueries PrepareQueries(const AttentionArgs& args, const Tile& tile, Worker* worker) const;
+  void ComputePart(const AttentionArgs& args, const Tile& tile, int part,
+                   const TileQueries& queries, const PartResult& result);
+  void ComputeLogits(const AttentionArgs& args, const Tile& tile, int part,
+                     const TileQueries& queries, float* weights);
   void SumValues(const AttentionArgs& args, const Tile& tile, int part, const PartResult& result);
   void SumValuesOfRows(const AttentionArgs& args, const Unit& unit, int part, Range rows,
                        Range entries, const PartResult& result);
@@ -92,6 +99,8 @@ class AttentionRunner {
                      const PartSoftmax* totals, Worker* worker);
 
   int Rows(const AttentionArgs& args, const Tile& tile) const;
+  // Floats of the sums of one row.
+  int64_t SumsPerRow(const AttentionArgs& args, const Tile& tile) const;
   int64_t PartResultSize(const AttentionArgs& args, const Tile& tile) const;
   PartResult ResultAt(const AttentionArgs& args, const Tile& tile, float* partials, int part,
                       Worker* worker) const;

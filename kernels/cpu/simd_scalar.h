@@ -9,9 +9,11 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/base/dtype.h"
+#include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE scalar
 #define CONDENSE_SIMD_TARGET
@@ -110,6 +112,30 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
     out.lane[i + 1] = x.lane[i + 1] * cos[i / 2] + x.lane[i] * sin[i / 2];
   }
   return out;
+}
+
+// Lane i is the sum of all lanes of v[i].
+CONDENSE_SIMD_INLINE Vec ReduceAddEach(const Vec (&v)[kLanes]) { CONDENSE_LANES(ReduceAdd(v[i])); }
+
+// Vectors kFirst, kFirst + 1, ... of the group of 32 codes that begins at `lower` and `upper` (see
+// kv_codes.h), as levels. kBits 8, 6, 4 or 3; `upper` is read for 6 and 3.
+template <int kBits, int kFirst, int kVectors>
+CONDENSE_SIMD_INLINE void LoadLevels(const std::byte* lower, const std::byte* upper, Vec* out) {
+  constexpr int kLower = KvLowerBits(kBits);
+  constexpr int kUpper = KvUpperBits(kBits);
+  for (int v = 0; v < kVectors; ++v) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int i = (kFirst + v) * kLanes + lane;
+      int code = (std::to_integer<int>(lower[i % (4 * kLower)]) >> (i / (4 * kLower) * kLower)) &
+                 ((1 << kLower) - 1);
+      if constexpr (kUpper > 0) {
+        const int high =
+            std::to_integer<int>(upper[i % (4 * kUpper)]) >> (i / (4 * kUpper) * kUpper);
+        code |= (high & ((1 << kUpper) - 1)) << kLower;
+      }
+      out[v].lane[lane] = KvLevel(kBits, code);
+    }
+  }
 }
 
 #undef CONDENSE_LANES
