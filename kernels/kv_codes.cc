@@ -18,6 +18,9 @@ struct Plane {
 
 float RangeFactor(int bits) { return bits == 4 ? 0.95f : (bits == 3 ? 0.85f : 1.0f); }
 
+// For |x| < 2^22: the sum leaves no fraction bits.
+float RoundToEven(float x) { return (x + 12582912.0f) - 12582912.0f; }
+
 uint8_t ReadBits(const Plane& plane, int64_t cols, int64_t row, int64_t col) {
   const KvCodeSpot spot = KvFindCode(cols, plane.bits, col);
   const int byte =
@@ -67,7 +70,7 @@ Half KvQuantize(const float* x, int n, int bits, uint8_t* codes) {
   for (int i = 0; i < n; ++i) {
     const float limit = static_cast<float>(top_level);
     const float level = finite ? std::clamp(x[i] * inverse, -limit, limit) : 0.0f;
-    codes[i] = bits == 8 ? static_cast<uint8_t>(static_cast<int8_t>(std::nearbyint(level)))
+    codes[i] = bits == 8 ? static_cast<uint8_t>(static_cast<int8_t>(RoundToEven(level)))
                          : static_cast<uint8_t>(std::clamp(
                                static_cast<int>((level + limit + 1.0f) * 0.5f), 0, top_level));
   }

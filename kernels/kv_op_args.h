@@ -71,6 +71,66 @@ struct AttentionArgs {
   const int64_t* evidence_offset = nullptr;  // host [S * G]
 };
 
+// A block to build from. `first_position` is the position of its first entry, the others ascending
+// by one; blocks that hold positions (kKvPosition, kKvRun) do not need it.
+struct KvBuildSource {
+  KvBlockRef block;
+  int32_t first_position = 0;
+};
+// What an entry of a source adds to a new entry. `source` counts over all sources' entries in
+// order.
+struct KvBuildMember {
+  int32_t source = 0;
+  float key_weight = 0.0f;
+  float value_weight = 0.0f;
+};
+struct KvBuildEntry {
+  int32_t first_member = 0;  // index into members
+  int32_t num_members = 0;
+  float position = 0.0f;  // rounded to a whole one, in [0, num_positions)
+  float bias = 0.0f;      // as attention adds it, whatever the members' biases were
+  int32_t count = 1;      // tokens it stands for; more than 255 are stored as 255
+};
+
+// Write the entries of one unit into new blocks:
+//   key = sum of key_weight * R(position - position of the member) key of the member,
+//   value = sum of value_weight * value of the member,
+// over keys after RoPE, as exact as the sources hold them; then, as the block's format and flags
+// say: subtract R(position) mean, transform, quantize, pack. Weights are taken as they are. An
+// entry of which only one member has a key weight, 1, at the same position in a source that stores
+// keys alike, gets that key's bytes; values likewise. Sources and destinations are blocks of one
+// arena and do not overlap.
+struct KvBuildArgs {
+  std::byte* arena = nullptr;  // device
+  KvBlockShape shape;
+  const KvBuildSource* sources = nullptr;  // host
+  int32_t num_sources = 0;
+  const KvBuildMember* members = nullptr;  // host
+  const KvBuildEntry* entries = nullptr;   // host, in the order of the new blocks' slots
+  int32_t num_entries = 0;
+  const KvBlockRef* blocks = nullptr;  // host, new; the sum of their counts is num_entries
+  int32_t num_blocks = 0;
+  const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
+  PositionTable positions;
+};
+
+// What queries find in one unit's list: attention of every query over the whole list, for judging a
+// list against another.
+struct KvEvaluateArgs {
+  const float* q = nullptr;          // device [N, H/G, D], after RoPE
+  const std::byte* arena = nullptr;  // device
+  KvBlockShape shape;
+  int32_t num_queries = 0;  // N
+  int32_t group = 0;        // H/G
+  KvList list;              // host
+  float scale = 0.0f;
+  const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
+  PositionTable positions;
+  float* out = nullptr;          // device [N, H/G, D]
+  float* log_sum_exp = nullptr;  // device [N, H/G] or null
+  float* mass = nullptr;         // device [N, H/G, num_entries] or null: softmax probabilities
+};
+
 }  // namespace condense
 
 #endif  // CONDENSE_KERNELS_KV_OP_ARGS_H_

@@ -55,6 +55,7 @@ int AttentionRunner::Rows(const AttentionArgs& args, const Tile& tile) const {
 
 AttentionRunner::Range AttentionRunner::Visible(const AttentionArgs& args, const Unit& unit,
                                                 int token) const {
+  if (whole_list_) return {0, unit.list->num_entries};
   const int to = unit.list->num_entries - (unit.sequence->num_tokens - 1 - token);
   return {args.window > 0 ? std::max(0, to - args.window) : 0, to};
 }
@@ -70,6 +71,28 @@ void AttentionRunner::Run(const AttentionArgs& args) {
     const Tile& tile = tiles_[split_tiles_[index]];
     FinishTile(args, tile, split_partials_ + tile.partial, &workers_[worker]);
   });
+}
+
+void AttentionRunner::Evaluate(const KvEvaluateArgs& args) {
+  const KvSequenceArgs queries = {0, args.num_queries, &args.list};
+  AttentionArgs attention;
+  attention.q = args.q;
+  attention.arena = args.arena;
+  attention.shape = args.shape;
+  attention.num_heads = args.group;
+  attention.num_kv_heads = 1;
+  attention.num_sequences = 1;
+  attention.sequences = &queries;
+  attention.scale = args.scale;
+  attention.key_mean = args.key_mean;
+  attention.positions = args.positions;
+  attention.out = args.out;
+  attention.log_sum_exp = args.log_sum_exp;
+  whole_list_ = true;
+  mass_ = args.mass;
+  Run(attention);
+  whole_list_ = false;
+  mass_ = nullptr;
 }
 
 void AttentionRunner::Plan(const AttentionArgs& args) {
@@ -115,7 +138,7 @@ void AttentionRunner::PlanUnit(const AttentionArgs& args, int sequence, int kv_h
     first_entry = end;
   }
   CHECK_EQ(first_entry, unit.list->num_entries);
-  CHECK_LE(unit.sequence->num_tokens, unit.list->num_entries);
+  CHECK(whole_list_ || unit.sequence->num_tokens <= unit.list->num_entries);
   CHECK(!unit.centred || args.key_mean != nullptr);
   units_.push_back(unit);
   PlanTiles(args, static_cast<int>(units_.size()) - 1);
@@ -152,9 +175,8 @@ int64_t AttentionRunner::SumsPerRow(const AttentionArgs& args, const Tile& tile)
 }
 
 int64_t AttentionRunner::PartResultSize(const AttentionArgs& args, const Tile& tile) const {
-  // Evidence needs the weights of every part until the totals are known.
   return Rows(args, tile) *
-         (SumsPerRow(args, tile) + kSoftmaxFloats + (args.evidence != nullptr ? kWeightStride : 0));
+         (SumsPerRow(args, tile) + kSoftmaxFloats + (KeepsWeights(args) ? kWeightStride : 0));
 }
 
 AttentionRunner::PartResult AttentionRunner::ResultAt(const AttentionArgs& args, const Tile& tile,
@@ -169,8 +191,8 @@ AttentionRunner::PartResult AttentionRunner::ResultAt(const AttentionArgs& args,
     result.rotated_sums = at + int64_t{rows} * args.shape.head_dim;
   }
   result.softmax = reinterpret_cast<PartSoftmax*>(behind_sums);
-  result.weights = args.evidence != nullptr ? behind_sums + rows * kSoftmaxFloats
-                                            : worker->weights.Reserve(rows * kWeightStride);
+  result.weights = KeepsWeights(args) ? behind_sums + rows * kSoftmaxFloats
+                                      : worker->weights.Reserve(rows * kWeightStride);
   return result;
 }
 
@@ -347,6 +369,7 @@ void AttentionRunner::FinishTile(const AttentionArgs& args, const Tile& tile, fl
   }
   WriteRows(args, tile, total);
   if (args.evidence != nullptr) WriteEvidence(args, tile, partials, total.softmax, worker);
+  if (mass_ != nullptr) WriteMass(args, tile, partials, total.softmax, worker);
 }
 
 void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
@@ -368,6 +391,22 @@ void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
     if (args.log_sum_exp != nullptr) {
       args.log_sum_exp[index] =
           static_cast<float>((double{softmax.max} + std::log2(double{softmax.sum})) * kLn2);
+    }
+  }
+}
+
+void AttentionRunner::WriteMass(const AttentionArgs& args, const Tile& tile, float* partials,
+                                const PartSoftmax* totals, Worker* worker) const {
+  const int64_t entries = units_[tile.unit].list->num_entries;
+  for (int part = tile.first_part; part < tile.end_part; ++part) {
+    const PartResult result = ResultAt(args, tile, partials, part, worker);
+    const int64_t begin = int64_t{part} * kAttentionPart;
+    const int n = static_cast<int>(std::min<int64_t>(kAttentionPart, entries - begin));
+    for (int r = 0; r < Rows(args, tile); ++r) {
+      const int64_t row = tile.first_token * Group(args) + r;
+      kernels_->scale(mass_ + row * entries + begin,
+                      result.weights + r * kWeightStride + kWeightPad,
+                      std::exp2(result.softmax[r].max - totals[r].max) / totals[r].sum, n);
     }
   }
 }

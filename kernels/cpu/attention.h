@@ -28,6 +28,8 @@ class AttentionRunner {
   AttentionRunner(const VectorKernels* kernels, ThreadPool* pool);
 
   void Run(const AttentionArgs& args);
+  // Every query sees the whole list.
+  void Evaluate(const KvEvaluateArgs& args);
 
  private:
   // Where a part begins in the block list.
@@ -95,10 +97,16 @@ class AttentionRunner {
                        Range entries, const PartResult& result);
   void FinishTile(const AttentionArgs& args, const Tile& tile, float* partials, Worker* worker);
   void WriteRows(const AttentionArgs& args, const Tile& tile, const PartResult& total);
+  void WriteMass(const AttentionArgs& args, const Tile& tile, float* partials,
+                 const PartSoftmax* totals, Worker* worker) const;
   void WriteEvidence(const AttentionArgs& args, const Tile& tile, float* partials,
                      const PartSoftmax* totals, Worker* worker);
 
   int Rows(const AttentionArgs& args, const Tile& tile) const;
+  // Whether the weights of every part are kept until the totals are known.
+  bool KeepsWeights(const AttentionArgs& args) const {
+    return args.evidence != nullptr || mass_ != nullptr;
+  }
   // Floats of the sums of one row.
   int64_t SumsPerRow(const AttentionArgs& args, const Tile& tile) const;
   int64_t PartResultSize(const AttentionArgs& args, const Tile& tile) const;
@@ -109,6 +117,9 @@ class AttentionRunner {
 
   const VectorKernels* const kernels_;
   ThreadPool* const pool_;
+  // Set while Evaluate runs.
+  bool whole_list_ = false;
+  float* mass_ = nullptr;  // [rows, num_entries] or null
   std::vector<Unit> units_;
   std::vector<PartStart> part_starts_;
   std::vector<Tile> tiles_;

@@ -121,7 +121,8 @@ struct VectorKernels {
   void (*gate_silu)(float* gate, const float* up, int64_t n);
   void (*gate_gelu_tanh)(float* gate, const float* up, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
-  void (*to_half)(Half* to, const float* from, int n);  // n a multiple of 8
+  void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
+  void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
 
   // chunk_max[c] = maximum of chunk c. False when a logit is NaN or +infinity; the maxima are then
   // worthless.

@@ -78,6 +78,7 @@ inline constexpr VectorKernels kKernels = {
     .gate_gelu_tanh = &GateGeluTanh,
     .add = &AddTo,
     .to_half = &ToHalfRow,
+    .to_float = &ToFloatRow,
     .chunk_max = &ChunkMax,
     .chunk_exp_sum = &ChunkExpSum,
 };

@@ -242,4 +242,35 @@ void ReferenceBackend::Sample(const SampleArgs& args) {
   }
 }
 
+absl::Status ReferenceBackend::KvBuild(const KvBuildArgs& args) {
+  ReferenceKvBuild(args);
+  return absl::OkStatus();
+}
+
+absl::Status ReferenceBackend::KvEvaluate(const KvEvaluateArgs& args) {
+  // Each query alone, so that its evidence is its mass.
+  const int64_t rows = int64_t{args.num_queries} * args.group;
+  const KvSequenceArgs sequence = {0, 1, &args.list};
+  const int64_t evidence_offset = 0;
+  AttentionArgs attention;
+  attention.arena = args.arena;
+  attention.shape = args.shape;
+  attention.num_heads = 1;
+  attention.num_kv_heads = 1;
+  attention.num_sequences = 1;
+  attention.sequences = &sequence;
+  attention.scale = args.scale;
+  attention.key_mean = args.key_mean;
+  attention.positions = args.positions;
+  attention.evidence_offset = &evidence_offset;
+  for (int64_t row = 0; row < rows; ++row) {
+    attention.q = args.q + row * args.shape.head_dim;
+    attention.out = args.out + row * args.shape.head_dim;
+    if (args.log_sum_exp != nullptr) attention.log_sum_exp = args.log_sum_exp + row;
+    if (args.mass != nullptr) attention.evidence = args.mass + row * args.list.num_entries;
+    Attention(attention);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace condense

@@ -1,7 +1,9 @@
 #include "tests/support/reference_kv.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/base/check.h"
 #include "kernels/hadamard.h"
@@ -126,6 +128,188 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
     for (int d = 0; d < shape.head_dim; ++d) read.key[d] += centre[d];
   }
   return read;
+}
+
+namespace {
+
+struct SourceSpot {
+  KvBlockRef block;
+  int slot = 0;
+  int64_t position = 0;
+};
+
+std::vector<SourceSpot> ListSources(const KvBuildArgs& args) {
+  std::vector<SourceSpot> spots;
+  for (int s = 0; s < args.num_sources; ++s) {
+    const KvBlockRef& block = args.sources[s].block;
+    for (int slot = 0; slot < block.count; ++slot) {
+      const ReferenceEntry entry =
+          ReadReferenceEntry(args.arena, block, args.shape, args.key_mean, args.positions, slot);
+      spots.push_back(
+          {block, slot,
+           entry.position >= 0 ? entry.position : args.sources[s].first_position + slot});
+    }
+  }
+  return spots;
+}
+
+template <typename T>
+void Store(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof(value));
+}
+
+// Where the vectors of one side (keys or values) of a block lie.
+struct Side {
+  std::byte* lower;
+  std::byte* upper;
+  std::byte* scales;
+  int bits;
+  bool keys;
+  KvBlockShape shape;
+
+  int64_t cols() const { return keys ? shape.block_tokens : shape.head_dim; }
+  int64_t row(int slot, int d) const { return keys ? d : slot; }
+  int64_t col(int slot, int d) const { return keys ? slot : d; }
+  std::byte* half(int slot, int d) const {
+    return lower + 2 * (row(slot, d) * cols() + col(slot, d));
+  }
+};
+
+Side SideOf(const KvBuildArgs& args, const KvBlockRef& block, bool keys) {
+  std::byte* data = args.arena + int64_t{block.offset_64} * 64;
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, args.shape);
+  if (keys) {
+    return {data + pieces.keys,
+            data + pieces.key_upper,
+            data + pieces.key_scales,
+            KvKeyBits(block.format),
+            true,
+            args.shape};
+  }
+  return {data + pieces.values,
+          data + pieces.value_upper,
+          data + pieces.value_scales,
+          KvValueBits(block.format),
+          false,
+          args.shape};
+}
+
+void CopyVector(const Side& from, int from_slot, const Side& to, int to_slot) {
+  if (from.bits < 16) Store(to.scales + 2 * to_slot, Load<Half>(from.scales + 2 * from_slot));
+  for (int d = 0; d < from.shape.head_dim; ++d) {
+    if (from.bits == 16) {
+      Store(to.half(to_slot, d), Load<Half>(from.half(from_slot, d)));
+    } else {
+      KvWriteCode({to.lower, to.upper}, to.bits, to.cols(), to.row(to_slot, d), to.col(to_slot, d),
+                  KvReadCode({from.lower, from.upper}, from.bits, from.cols(),
+                             from.row(from_slot, d), from.col(from_slot, d)));
+    }
+  }
+}
+
+void WriteVector(std::vector<double> x, bool transform, const Side& to, int slot) {
+  if (transform) x = ReferenceHadamard(x);
+  double largest = 0.0;
+  for (const double element : x) largest = std::max(largest, std::abs(element));
+  const int levels = to.bits == 8 ? 127 : (1 << to.bits) - 1;
+  const double cut = to.bits == 4 ? 0.95 : to.bits == 3 ? 0.85 : 1.0;
+  const Half stored = ToHalf(static_cast<float>(largest * cut / levels));
+  const double scale = ToFloat(stored);
+  if (to.bits < 16) Store(to.scales + 2 * slot, stored);
+  for (int d = 0; d < to.shape.head_dim; ++d) {
+    if (to.bits == 16) {
+      Store(to.half(slot, d), ToHalf(static_cast<float>(x[d])));
+      continue;
+    }
+    // The nearest level by trying all.
+    int best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (int code = 0; code < 1 << to.bits; ++code) {
+      if (to.bits == 8 && code == 128) continue;
+      const double error = std::abs(KvLevel(to.bits, code) * scale - x[d]);
+      if (error < least) {
+        least = error;
+        best = code;
+      }
+    }
+    KvWriteCode({to.lower, to.upper}, to.bits, to.cols(), to.row(slot, d), to.col(slot, d),
+                static_cast<uint8_t>(best));
+  }
+}
+
+void BuildVector(const KvBuildArgs& args, const std::vector<SourceSpot>& spots,
+                 const KvBuildEntry& entry, const KvBlockRef& block, int slot, bool keys) {
+  const Side to = SideOf(args, block, keys);
+  const int64_t position = std::lround(entry.position);
+  const bool centred = keys && (block.flags & kKvCentred) != 0;
+  std::vector<double> sum(args.shape.head_dim);
+  int used = 0;
+  for (int m = 0; m < entry.num_members; ++m) {
+    const KvBuildMember& member = args.members[entry.first_member + m];
+    const float weight = keys ? member.key_weight : member.value_weight;
+    if (weight == 0.0f) continue;
+    ++used;
+    const SourceSpot& spot = spots[member.source];
+    const Side from = SideOf(args, spot.block, keys);
+    const bool alike =
+        !keys || (spot.position == position && ((spot.block.flags & kKvCentred) != 0) == centred);
+    bool alone = weight == 1.0f;
+    for (int other = 0; other < entry.num_members; ++other) {
+      const KvBuildMember& o = args.members[entry.first_member + other];
+      if (other != m && (keys ? o.key_weight : o.value_weight) != 0.0f) alone = false;
+    }
+    if (alone && alike && from.bits == to.bits) return CopyVector(from, spot.slot, to, slot);
+    const ReferenceEntry read = ReadReferenceEntry(args.arena, spot.block, args.shape,
+                                                   args.key_mean, args.positions, spot.slot);
+    std::vector<double> part = keys ? read.key : read.value;
+    if (keys && position != spot.position) {
+      ReferenceRotate(args.positions, std::abs(position - spot.position), position < spot.position,
+                      &part);
+    }
+    for (int d = 0; d < args.shape.head_dim; ++d) sum[d] += weight * part[d];
+  }
+  if (centred) {
+    std::vector<double> mean(args.key_mean, args.key_mean + args.shape.head_dim);
+    ReferenceRotate(args.positions, position, false, &mean);
+    for (int d = 0; d < args.shape.head_dim; ++d) sum[d] -= mean[d];
+  }
+  WriteVector(sum, keys ? KvKeysRotated(block.format) : KvValuesRotated(block.format), to, slot);
+}
+
+void WriteSide(const KvBuildArgs& args, const KvBuildEntry* entries, const KvBlockRef& block) {
+  std::byte* data = args.arena + int64_t{block.offset_64} * 64;
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, args.shape);
+  long base = std::numeric_limits<long>::max();
+  for (int e = 0; e < block.count; ++e) base = std::min(base, std::lround(entries[e].position));
+  if ((block.flags & (kKvPosition | kKvRun)) != 0) {
+    Store(data + pieces.base, static_cast<uint32_t>(base));
+  }
+  for (int e = 0; e < block.count; ++e) {
+    if ((block.flags & kKvPosition) != 0) {
+      Store(data + pieces.distances + 2 * e,
+            static_cast<uint16_t>(std::lround(entries[e].position) - base));
+    }
+    if ((block.flags & kKvBias) != 0) Store(data + pieces.bias + 2 * e, ToHalf(entries[e].bias));
+    if ((block.flags & kKvCount) != 0) {
+      Store(data + pieces.counts + e, static_cast<uint8_t>(std::min(entries[e].count, 255)));
+    }
+  }
+}
+
+}  // namespace
+
+void ReferenceKvBuild(const KvBuildArgs& args) {
+  const std::vector<SourceSpot> spots = ListSources(args);
+  const KvBuildEntry* entries = args.entries;
+  for (int b = 0; b < args.num_blocks; ++b) {
+    const KvBlockRef& block = args.blocks[b];
+    for (int slot = 0; slot < block.count; ++slot) {
+      BuildVector(args, spots, entries[slot], block, slot, true);
+      BuildVector(args, spots, entries[slot], block, slot, false);
+    }
+    WriteSide(args, entries, block);
+    entries += block.count;
+  }
 }
 
 }  // namespace condense

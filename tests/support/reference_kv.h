@@ -30,6 +30,9 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
                                   const KvBlockShape& shape, const float* mean,
                                   const PositionTable& positions, int entry);
 
+// The kv-build op.
+void ReferenceKvBuild(const KvBuildArgs& args);
+
 }  // namespace condense
 
 #endif  // CONDENSE_TESTS_SUPPORT_REFERENCE_KV_H_
