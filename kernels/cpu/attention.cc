@@ -65,6 +65,10 @@ void AttentionRunner::Run(const AttentionArgs& args) {
   CHECK_LE(args.shape.block_tokens, kMaxBlockTokens);
   Plan(args);
   split_partials_ = partials_.Reserve(partials_size_);
+  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.centred; })) {
+    run_angles_ = angles_.Reserve(int64_t{args.shape.head_dim} * args.shape.block_tokens);
+    FillRunAngles(args.positions, args.shape, run_angles_);
+  }
   pool_->Run(static_cast<int>(items_.size()),
              [&](int item, int worker) { RunItem(args, items_[item], &workers_[worker]); });
   pool_->Run(static_cast<int>(split_tiles_.size()), [&](int index, int worker) {
@@ -204,7 +208,7 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   TileQueries queries;
   queries.rows = Rows(args, tile);
   const int64_t size = int64_t{queries.rows} * head_dim;
-  float* plain = worker->queries.Reserve(3 * size);
+  float* plain = worker->queries.Reserve(4 * size);
   for (int t = 0; t < tile.num_tokens; ++t) {
     const int64_t row = unit.sequence->first_row + tile.first_token + t;
     const float* q = args.q + (row * args.num_heads + unit.kv_head * group) * head_dim;
@@ -221,6 +225,8 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   if (unit.centred) {
     FillMeanCoefficients(args.key_mean + int64_t{unit.kv_head} * head_dim, head_dim,
                          args.positions.pairing, &queries, plain + 2 * size);
+    queries.run_angles = run_angles_;
+    queries.turned_coefficients = plain + 3 * size;
   }
   return queries;
 }

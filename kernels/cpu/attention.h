@@ -75,7 +75,7 @@ class AttentionRunner {
     float* weights = nullptr;        // [rows, kWeightStride], entry 0 of the part at kWeightPad
   };
   struct Worker {
-    FloatScratch queries;   // [rows, D] each: scaled, rotated, coefficients of the mean term
+    FloatScratch queries;   // [rows, D] each: scaled, rotated, and see TileQueries
     FloatScratch weights;   // one part
     FloatScratch partials;  // part results of an item that merges them itself
     FloatScratch totals;    // merged [rows, D] and softmax [rows]
@@ -128,6 +128,8 @@ class AttentionRunner {
   int64_t partials_size_ = 0;
   FloatScratch partials_;
   float* split_partials_ = nullptr;  // in partials_, while Run runs
+  FloatScratch angles_;
+  float* run_angles_ = nullptr;  // in angles_, of this call
   std::vector<Worker> workers_;
 };
 

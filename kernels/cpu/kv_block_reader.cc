@@ -42,6 +42,20 @@ void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
   queries->mean_coefficients = coefficients;
 }
 
+void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles) {
+  const int64_t pairs = shape.head_dim / 2;
+  const int block_tokens = shape.block_tokens;
+  // A table that ends inside a block's length has no run that reaches further.
+  const int used = std::min(block_tokens, positions.num_positions);
+  std::fill_n(angles, 2 * pairs * block_tokens, 0.0f);
+  for (int e = 0; e < used; ++e) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      angles[i * block_tokens + e] = positions.cos[e * pairs + i];
+      angles[(pairs + i) * block_tokens + e] = positions.sin[e * pairs + i];
+    }
+  }
+}
+
 const KvBlockPieces& KvBlockReader::PiecesOf(const KvBlockRef& block) {
   if (pieces_.bytes == 0 || block.format != format_ || block.flags != flags_) {
     format_ = block.format;
@@ -97,14 +111,13 @@ void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& quer
   const std::byte* data = DataOf(block);
   uint32_t base;
   std::memcpy(&base, data + pieces_.base, sizeof(base));
+  if ((block.flags & kKvRun) != 0) return AddMeanRun(base, queries, logits, stride);
   int32_t positions[kMaxBlockTokens];
   for (int e = 0; e < args_->shape.block_tokens; ++e) {
     // Slots without an entry take the last one's position: what they hold may be no position.
     const int used = std::min<int>(e, block.count - 1);
-    uint16_t distance = static_cast<uint16_t>(used);
-    if ((block.flags & kKvPosition) != 0) {
-      std::memcpy(&distance, data + pieces_.distances + 2 * used, sizeof(distance));
-    }
+    uint16_t distance;
+    std::memcpy(&distance, data + pieces_.distances + 2 * used, sizeof(distance));
     positions[e] = static_cast<int32_t>(base + distance);
     DCHECK_LT(positions[e], args_->positions.num_positions);
   }
@@ -119,6 +132,24 @@ void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& quer
                            .entries = block.count,
                            .logits = logits,
                            .logit_stride = stride});
+}
+
+void KvBlockReader::AddMeanRun(int64_t base, const TileQueries& queries, float* logits,
+                               int64_t stride) const {
+  DCHECK_LT(base, args_->positions.num_positions);
+  const int32_t pairs = args_->shape.head_dim / 2;
+  kernels_->add_mean_run({.coefficients = queries.mean_coefficients,
+                          .rows = queries.rows,
+                          .pairs = pairs,
+                          .first_pair = queries.first_pair,
+                          .end_pair = queries.end_pair,
+                          .cos = args_->positions.cos + base * pairs,
+                          .sin = args_->positions.sin + base * pairs,
+                          .turned = queries.turned_coefficients,
+                          .angles = queries.run_angles,
+                          .block_tokens = args_->shape.block_tokens,
+                          .logits = logits,
+                          .logit_stride = stride});
 }
 
 void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, int first,

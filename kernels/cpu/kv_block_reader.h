@@ -20,11 +20,16 @@ struct TileQueries {
   const float* mean_coefficients = nullptr;
   int32_t first_pair = 0;
   int32_t end_pair = 0;
+  const float* run_angles = nullptr;     // see FillRunAngles
+  float* turned_coefficients = nullptr;  // [rows, 2, D/2], scratch of the reader
 };
 
 // mean_coefficients [rows, 2, D/2] of `queries` and the pairs for which `mean` [D] is not zero.
 void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
                           TileQueries* queries, float* coefficients);
+
+// angles [2, D/2, B]: cosines, then sines, of the positions 0..B-1.
+void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles);
 
 // One thread, one attention call. Logits are in units of log2.
 class KvBlockReader {
@@ -54,6 +59,7 @@ class KvBlockReader {
   const std::byte* DataOf(const KvBlockRef& block) const;
   void AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                    int64_t stride) const;
+  void AddMeanRun(int64_t base, const TileQueries& queries, float* logits, int64_t stride) const;
 
   const VectorKernels* kernels_;
   const AttentionArgs* args_;

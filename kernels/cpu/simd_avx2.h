@@ -97,16 +97,15 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
 CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
   return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
 }
-CONDENSE_SIMD_INLINE Vec AddQuads(Vec a, Vec b) {
-  const __m256d x = _mm256_castps_pd(a);
-  const __m256d y = _mm256_castps_pd(b);
+CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
+  const __m256d x = _mm256_castps_pd(AddPairs(a, b));
+  const __m256d y = _mm256_castps_pd(AddPairs(c, d));
   return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
                        _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
 }
-CONDENSE_SIMD_INLINE Vec ReduceAddEach(const Vec (&v)[kLanes]) {
-  const Vec a = AddQuads(AddPairs(v[0], v[1]), AddPairs(v[2], v[3]));
-  const Vec b = AddQuads(AddPairs(v[4], v[5]), AddPairs(v[6], v[7]));
-  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(quads[0], quads[1], 0x20),
+                       _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
 }
 // The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the
 // register and shifted so that codes come out in order; a table turns them into levels, which

@@ -95,19 +95,17 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
 CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
   return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
 }
-CONDENSE_SIMD_INLINE Vec AddQuads(Vec a, Vec b) {
-  const __m512d x = _mm512_castps_pd(a);
-  const __m512d y = _mm512_castps_pd(b);
+CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
+  const __m512d x = _mm512_castps_pd(AddPairs(a, b));
+  const __m512d y = _mm512_castps_pd(AddPairs(c, d));
   return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
                        _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
 }
-CONDENSE_SIMD_INLINE Vec ReduceAddEach(const Vec (&v)[kLanes]) {
-  const Vec a = AddQuads(AddPairs(v[0], v[1]), AddPairs(v[2], v[3]));
-  const Vec b = AddQuads(AddPairs(v[4], v[5]), AddPairs(v[6], v[7]));
-  const Vec c = AddQuads(AddPairs(v[8], v[9]), AddPairs(v[10], v[11]));
-  const Vec d = AddQuads(AddPairs(v[12], v[13]), AddPairs(v[14], v[15]));
-  const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-  const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x44),
+                               _mm512_shuffle_f32x4(quads[0], quads[1], 0xee));
+  const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x44),
+                               _mm512_shuffle_f32x4(quads[2], quads[3], 0xee));
   return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 // The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the

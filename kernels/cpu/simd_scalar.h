@@ -114,8 +114,20 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
   return out;
 }
 
-// Lane i is the sum of all lanes of v[i].
-CONDENSE_SIMD_INLINE Vec ReduceAddEach(const Vec (&v)[kLanes]) { CONDENSE_LANES(ReduceAdd(v[i])); }
+// First half of four sums over all lanes: lane 4 i + k holds what quarter i (of 4 lanes) of the
+// k-th operand adds up to. SumQuads finishes: lane 4 g + k is the sum of operand k of quads[g].
+CONDENSE_SIMD_INLINE Vec AddQuad(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
+  const Vec* operands[] = {&a, &b, &c, &d};
+  Vec out;
+  for (int i = 0; i < kLanes; ++i) {
+    const float* from = operands[i % 4]->lane + i / 4 * 4;
+    out.lane[i] = (from[0] + from[2]) + (from[1] + from[3]);
+  }
+  return out;
+}
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  CONDENSE_LANES(quads[i / 4].lane[i % 4] + quads[i / 4].lane[4 + i % 4]);
+}
 
 // Vectors kFirst, kFirst + 1, ... of the group of 32 codes that begins at `lower` and `upper` (see
 // kv_codes.h), as levels. kBits 8, 6, 4 or 3; `upper` is read for 6 and 3.

@@ -89,6 +89,24 @@ struct MeanTermArgs {
   int64_t logit_stride = 0;
 };
 
+// The same for a block whose entries are at consecutive positions. As cos((base + e) x) is
+// cos(base x) cos(e x) - sin(base x) sin(e x), and so on, turning the coefficients once makes the
+// angles of the entries the same for every block.
+struct MeanRunArgs {
+  const float* coefficients = nullptr;  // [rows, 2, pairs]
+  int32_t rows = 0;
+  int32_t pairs = 0;
+  int32_t first_pair = 0;
+  int32_t end_pair = 0;
+  const float* cos = nullptr;     // [pairs] at the position of the first entry
+  const float* sin = nullptr;     // [pairs]
+  float* turned = nullptr;        // [rows, 2, pairs], scratch
+  const float* angles = nullptr;  // [2, pairs, block_tokens]: cosines, then sines, of 0, 1, ...
+  int32_t block_tokens = 0;       // 32 or 64
+  float* logits = nullptr;
+  int64_t logit_stride = 0;
+};
+
 // What the softmax of a part leaves: weights are 2^(logit - max).
 struct PartSoftmax {
   float max = 0.0f;
@@ -103,6 +121,7 @@ struct VectorKernels {
   void (*query_codes)(const QueryCodesArgs& args);
   void (*weight_codes)(const WeightCodesArgs& args);
   void (*add_mean_term)(const MeanTermArgs& args);
+  void (*add_mean_run)(const MeanRunArgs& args);
   // logits[i] += bias[i] * factor; n a multiple of 32.
   void (*add_bias)(float* logits, const Half* bias, float factor, int n);
   // Turns logits [from, to) into weights in place. Reads and writes whole vectors around them, at

@@ -66,6 +66,7 @@ inline constexpr VectorKernels kKernels = {
     .query_codes = &QueryCodes,
     .weight_codes = &WeightCodes,
     .add_mean_term = &AddMeanTerm,
+    .add_mean_run = &AddMeanRun,
     .add_bias = &AddBias,
     .softmax = &Softmax,
     .combine = &Combine,

@@ -119,7 +119,7 @@ void KvLists::FillSideArrays(const KvBlockRef& block, std::mt19937* random) {
       std::memcpy(data + pieces.bias + 2 * e, &bias, sizeof(bias));
     }
     if ((block.flags & kKvPosition) != 0) {
-      const uint16_t distance = static_cast<uint16_t>((*random)() % (kNumPositions / 2));
+      const uint16_t distance = static_cast<uint16_t>(3 * e + (*random)() % 3);
       std::memcpy(data + pieces.distances + 2 * e, &distance, sizeof(distance));
     }
     if ((block.flags & kKvCount) != 0) data[pieces.counts + e] = std::byte{3};
