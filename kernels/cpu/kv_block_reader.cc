@@ -112,15 +112,12 @@ void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& quer
   uint32_t base;
   std::memcpy(&base, data + pieces_.base, sizeof(base));
   if ((block.flags & kKvRun) != 0) return AddMeanRun(base, queries, logits, stride);
+  const uint16_t* distances = reinterpret_cast<const uint16_t*>(data + pieces_.distances);
   int32_t positions[kMaxBlockTokens];
-  for (int e = 0; e < args_->shape.block_tokens; ++e) {
-    // Slots without an entry take the last one's position: what they hold may be no position.
-    const int used = std::min<int>(e, block.count - 1);
-    uint16_t distance;
-    std::memcpy(&distance, data + pieces_.distances + 2 * used, sizeof(distance));
-    positions[e] = static_cast<int32_t>(base + distance);
-    DCHECK_LT(positions[e], args_->positions.num_positions);
-  }
+  for (int e = 0; e < block.count; ++e) positions[e] = static_cast<int32_t>(base + distances[e]);
+  // What slots without an entry hold may be no position.
+  std::fill(positions + block.count, positions + args_->shape.block_tokens,
+            static_cast<int32_t>(base));
   kernels_->add_mean_term({.coefficients = queries.mean_coefficients,
                            .rows = queries.rows,
                            .pairs = args_->shape.head_dim / 2,

@@ -41,7 +41,9 @@ KvLists::KvLists(const KvBlockShape& shape, int num_kv_heads,
   for (const KvSequenceSpec& spec : specs) num_blocks += spec.block_counts.size() * num_kv_heads;
   int64_t block_bytes = 0;
   for (const KvSequenceSpec& spec : specs) {
-    block_bytes = std::max(block_bytes, KvBlockBytes(KvFormat::kK16V16, shape));
+    if (spec.kinds.empty()) {
+      block_bytes = std::max(block_bytes, KvBlockBytes(KvFormat::kK16V16, shape));
+    }
     for (const KvBlockKind& kind : spec.kinds) {
       block_bytes = std::max(block_bytes, KvBlockBytes(kind.format, shape, kind.flags));
     }
