@@ -57,6 +57,10 @@ struct BackendInfo {
 // Synchronize(). Errors: after a failure ops do nothing until Synchronize() has reported it, once;
 // what the failed ops should have written is undefined. A device that is lost for good reports the
 // error from every Synchronize().
+// KvBuild and KvEvaluate alone may also be called by one other thread at a time (the compaction
+// worker's), while the owner calls other ops: they use no thread of those ops, have finished when
+// they return, and return their own failure. The caller sees to it that blocks which it builds or
+// reads are not written by others meanwhile.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -80,6 +84,8 @@ class Backend {
   virtual void KvAppend(const KvAppendArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
+  virtual absl::Status KvBuild(const KvBuildArgs& args) = 0;
+  virtual absl::Status KvEvaluate(const KvEvaluateArgs& args) = 0;
 
  protected:
   friend class Buffer;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/hadamard.h"
 
 namespace condense::cpu {
 namespace {
@@ -29,19 +30,9 @@ int NumParts(int64_t entries) {
 
 int Group(const AttentionArgs& args) { return args.num_heads / args.num_kv_heads; }
 
-struct BlockData {
-  const Half* keys;
-  const Half* values;
-};
-BlockData BlockAt(const AttentionArgs& args, const KvBlockRef& block) {
-  const std::byte* data = args.arena + static_cast<int64_t>(block.offset_64) * 64;
-  return {reinterpret_cast<const Half*>(data),
-          reinterpret_cast<const Half*>(data + KvValuesOffset(block.format, args.shape))};
-}
-
 // The block after `block`, or `block` itself at the end of the list.
-BlockData NextBlock(const AttentionArgs& args, const KvList& list, int block) {
-  return BlockAt(args, list.blocks[std::min(block + 1, list.num_blocks - 1)]);
+const KvBlockRef& NextBlock(const KvList& list, int block) {
+  return list.blocks[std::min(block + 1, list.num_blocks - 1)];
 }
 
 // Several tiles of a unit may hold the maximum; order does not matter to a maximum.
@@ -64,6 +55,7 @@ int AttentionRunner::Rows(const AttentionArgs& args, const Tile& tile) const {
 
 AttentionRunner::Range AttentionRunner::Visible(const AttentionArgs& args, const Unit& unit,
                                                 int token) const {
+  if (whole_list_) return {0, unit.list->num_entries};
   const int to = unit.list->num_entries - (unit.sequence->num_tokens - 1 - token);
   return {args.window > 0 ? std::max(0, to - args.window) : 0, to};
 }
@@ -73,12 +65,38 @@ void AttentionRunner::Run(const AttentionArgs& args) {
   CHECK_LE(args.shape.block_tokens, kMaxBlockTokens);
   Plan(args);
   split_partials_ = partials_.Reserve(partials_size_);
+  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.centred; })) {
+    run_angles_ = angles_.Reserve(int64_t{args.shape.head_dim} * args.shape.block_tokens);
+    FillRunAngles(args.positions, args.shape, run_angles_);
+  }
   pool_->Run(static_cast<int>(items_.size()),
              [&](int item, int worker) { RunItem(args, items_[item], &workers_[worker]); });
   pool_->Run(static_cast<int>(split_tiles_.size()), [&](int index, int worker) {
     const Tile& tile = tiles_[split_tiles_[index]];
     FinishTile(args, tile, split_partials_ + tile.partial, &workers_[worker]);
   });
+}
+
+void AttentionRunner::Evaluate(const KvEvaluateArgs& args) {
+  const KvSequenceArgs queries = {0, args.num_queries, &args.list};
+  AttentionArgs attention;
+  attention.q = args.q;
+  attention.arena = args.arena;
+  attention.shape = args.shape;
+  attention.num_heads = args.group;
+  attention.num_kv_heads = 1;
+  attention.num_sequences = 1;
+  attention.sequences = &queries;
+  attention.scale = args.scale;
+  attention.key_mean = args.key_mean;
+  attention.positions = args.positions;
+  attention.out = args.out;
+  attention.log_sum_exp = args.log_sum_exp;
+  whole_list_ = true;
+  mass_ = args.mass;
+  Run(attention);
+  whole_list_ = false;
+  mass_ = nullptr;
 }
 
 void AttentionRunner::Plan(const AttentionArgs& args) {
@@ -115,12 +133,17 @@ void AttentionRunner::PlanUnit(const AttentionArgs& args, int sequence, int kv_h
   int next_part = 0;  // first entry of the next part
   int first_entry = 0;
   for (int b = 0; b < unit.list->num_blocks; ++b) {
-    const int end = first_entry + unit.list->blocks[b].count;
+    const KvBlockRef& block = unit.list->blocks[b];
+    const int end = first_entry + block.count;
+    unit.rotated_keys |= KvKeysRotated(block.format);
+    unit.rotated_values |= KvValuesRotated(block.format);
+    unit.centred |= (block.flags & kKvCentred) != 0;
     for (; next_part < end; next_part += kAttentionPart) part_starts_.push_back({b, first_entry});
     first_entry = end;
   }
   CHECK_EQ(first_entry, unit.list->num_entries);
-  CHECK_LE(unit.sequence->num_tokens, unit.list->num_entries);
+  CHECK(whole_list_ || unit.sequence->num_tokens <= unit.list->num_entries);
+  CHECK(!unit.centred || args.key_mean != nullptr);
   units_.push_back(unit);
   PlanTiles(args, static_cast<int>(units_.size()) - 1);
 }
@@ -151,10 +174,13 @@ void AttentionRunner::PlanTiles(const AttentionArgs& args, int unit_index) {
   }
 }
 
+int64_t AttentionRunner::SumsPerRow(const AttentionArgs& args, const Tile& tile) const {
+  return args.shape.head_dim * (units_[tile.unit].rotated_values ? 2 : 1);
+}
+
 int64_t AttentionRunner::PartResultSize(const AttentionArgs& args, const Tile& tile) const {
-  // Evidence needs the weights of every part until the totals are known.
   return Rows(args, tile) *
-         (args.shape.head_dim + kSoftmaxFloats + (args.evidence != nullptr ? kWeightStride : 0));
+         (SumsPerRow(args, tile) + kSoftmaxFloats + (KeepsWeights(args) ? kWeightStride : 0));
 }
 
 AttentionRunner::PartResult AttentionRunner::ResultAt(const AttentionArgs& args, const Tile& tile,
@@ -162,26 +188,52 @@ AttentionRunner::PartResult AttentionRunner::ResultAt(const AttentionArgs& args,
                                                       Worker* worker) const {
   const int rows = Rows(args, tile);
   float* at = partials + (part - tile.first_part) * PartResultSize(args, tile);
+  float* const behind_sums = at + rows * SumsPerRow(args, tile);
   PartResult result;
   result.sums = at;
-  result.softmax = reinterpret_cast<PartSoftmax*>(at + int64_t{rows} * args.shape.head_dim);
-  result.weights = args.evidence != nullptr ? at + rows * (args.shape.head_dim + kSoftmaxFloats)
-                                            : worker->weights.Reserve(rows * kWeightStride);
+  if (units_[tile.unit].rotated_values) {
+    result.rotated_sums = at + int64_t{rows} * args.shape.head_dim;
+  }
+  result.softmax = reinterpret_cast<PartSoftmax*>(behind_sums);
+  result.weights = KeepsWeights(args) ? behind_sums + rows * kSoftmaxFloats
+                                      : worker->weights.Reserve(rows * kWeightStride);
   return result;
+}
+
+TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Tile& tile,
+                                            Worker* worker) const {
+  const Unit& unit = units_[tile.unit];
+  const int head_dim = args.shape.head_dim;
+  const int group = Group(args);
+  TileQueries queries;
+  queries.rows = Rows(args, tile);
+  const int64_t size = int64_t{queries.rows} * head_dim;
+  float* plain = worker->queries.Reserve(4 * size);
+  for (int t = 0; t < tile.num_tokens; ++t) {
+    const int64_t row = unit.sequence->first_row + tile.first_token + t;
+    const float* q = args.q + (row * args.num_heads + unit.kv_head * group) * head_dim;
+    kernels_->scale(plain + int64_t{t} * group * head_dim, q, args.scale * kLog2E,
+                    group * head_dim);
+  }
+  queries.plain = plain;
+  if (unit.rotated_keys) {
+    float* rotated = plain + size;
+    std::copy_n(plain, size, rotated);
+    for (int r = 0; r < queries.rows; ++r) Hadamard(rotated + int64_t{r} * head_dim, head_dim);
+    queries.rotated = rotated;
+  }
+  if (unit.centred) {
+    FillMeanCoefficients(args.key_mean + int64_t{unit.kv_head} * head_dim, head_dim,
+                         args.positions.pairing, &queries, plain + 2 * size);
+    queries.run_angles = run_angles_;
+    queries.turned_coefficients = plain + 3 * size;
+  }
+  return queries;
 }
 
 void AttentionRunner::RunItem(const AttentionArgs& args, const Item& item, Worker* worker) {
   const Tile& tile = tiles_[item.tile];
-  const Unit& unit = units_[tile.unit];
-  const int head_dim = args.shape.head_dim;
-  const int group = Group(args);
-  float* queries = worker->queries.Reserve(int64_t{Rows(args, tile)} * head_dim);
-  for (int t = 0; t < tile.num_tokens; ++t) {
-    const int64_t row = unit.sequence->first_row + tile.first_token + t;
-    const float* q = args.q + (row * args.num_heads + unit.kv_head * group) * head_dim;
-    kernels_->scale(queries + int64_t{t} * group * head_dim, q, args.scale * kLog2E,
-                    group * head_dim);
-  }
+  const TileQueries queries = PrepareQueries(args, tile, worker);
   if (item.part >= 0) {
     float* partials = split_partials_ + tile.partial;
     ComputePart(args, tile, item.part, queries, ResultAt(args, tile, partials, item.part, worker));
@@ -196,7 +248,7 @@ void AttentionRunner::RunItem(const AttentionArgs& args, const Item& item, Worke
 }
 
 void AttentionRunner::ComputePart(const AttentionArgs& args, const Tile& tile, int part,
-                                  const float* queries, const PartResult& result) {
+                                  const TileQueries& queries, const PartResult& result) {
   const int group = Group(args);
   const int begin = part * kAttentionPart;
   ComputeLogits(args, tile, part, queries, result.weights);
@@ -216,28 +268,21 @@ void AttentionRunner::ComputePart(const AttentionArgs& args, const Tile& tile, i
 // Whole blocks, whatever rows see: lanes that do not exist or are not seen are masked by the
 // softmax.
 void AttentionRunner::ComputeLogits(const AttentionArgs& args, const Tile& tile, int part,
-                                    const float* queries, float* weights) {
+                                    const TileQueries& queries, float* weights) {
   const Unit& unit = units_[tile.unit];
   const KvList& list = *unit.list;
   const int begin = part * kAttentionPart;
   const int from = std::max(begin, Visible(args, unit, tile.first_token).from);
   const int to = std::min(begin + kAttentionPart,
                           Visible(args, unit, tile.first_token + tile.num_tokens - 1).to);
-  QueryKeyArgs call;
-  call.q = queries;
-  call.rows = Rows(args, tile);
-  call.head_dim = args.shape.head_dim;
-  call.block_tokens = args.shape.block_tokens;
-  call.logit_stride = kWeightStride;
+  KvBlockReader reader(kernels_, &args);
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
   for (int b = start.block; b < list.num_blocks && first_entry < to; ++b) {
     const int end = first_entry + list.blocks[b].count;
     if (end > from) {
-      call.keys = BlockAt(args, list.blocks[b]).keys;
-      call.next_keys = NextBlock(args, list, b).keys;
-      call.logits = weights + kWeightPad + (first_entry - begin);
-      kernels_->query_key(call);
+      reader.Logits(list.blocks[b], NextBlock(list, b), queries,
+                    weights + kWeightPad + (first_entry - begin), kWeightStride);
     }
     first_entry = end;
   }
@@ -258,7 +303,7 @@ void AttentionRunner::SumValues(const AttentionArgs& args, const Tile& tile, int
   // Nothing shared: the first loop then takes each row's whole range, and the last one finds
   // nothing left.
   if (shared.empty()) shared = {end, end};
-  std::fill_n(result.sums, int64_t{Rows(args, tile)} * args.shape.head_dim, 0.0f);
+  std::fill_n(result.sums, Rows(args, tile) * SumsPerRow(args, tile), 0.0f);
   for (int t = 0; t < tile.num_tokens; ++t) {
     const Range visible = Visible(args, unit, tile.first_token + t);
     SumValuesOfRows(args, unit, part, {t * group, (t + 1) * group},
@@ -278,11 +323,14 @@ void AttentionRunner::SumValuesOfRows(const AttentionArgs& args, const Unit& uni
   const KvList& list = *unit.list;
   const int begin = part * kAttentionPart;
   const int head_dim = args.shape.head_dim;
-  WeightValueArgs call;
-  call.rows = rows.to - rows.from;
-  call.head_dim = head_dim;
-  call.weight_stride = kWeightStride;
-  call.sums = result.sums + int64_t{rows.from} * head_dim;
+  KvBlockReader reader(kernels_, &args);
+  KvBlockReader::Sums sums;
+  sums.rows = rows.to - rows.from;
+  sums.weight_stride = kWeightStride;
+  sums.plain = result.sums + int64_t{rows.from} * head_dim;
+  if (result.rotated_sums != nullptr) {
+    sums.rotated = result.rotated_sums + int64_t{rows.from} * head_dim;
+  }
   const float* weights = result.weights + rows.from * kWeightStride + kWeightPad - begin;
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
@@ -290,12 +338,8 @@ void AttentionRunner::SumValuesOfRows(const AttentionArgs& args, const Unit& uni
     const int from = std::max(entries.from, first_entry);
     const int to = std::min<int>(entries.to, first_entry + list.blocks[b].count);
     if (from < to) {
-      const int64_t skipped = int64_t{from - first_entry} * head_dim;
-      call.values = BlockAt(args, list.blocks[b]).values + skipped;
-      call.next_values = NextBlock(args, list, b).values + skipped;
-      call.weights = weights + from;
-      call.entries = to - from;
-      kernels_->weight_value(call);
+      sums.weights = weights + from;
+      reader.AddValues(list.blocks[b], NextBlock(list, b), from - first_entry, to - from, sums);
     }
     first_entry += list.blocks[b].count;
   }
@@ -305,10 +349,12 @@ void AttentionRunner::FinishTile(const AttentionArgs& args, const Tile& tile, fl
                                  Worker* worker) {
   const int rows = Rows(args, tile);
   const int head_dim = args.shape.head_dim;
+  const int64_t sums_size = rows * SumsPerRow(args, tile);
   PartResult total;
-  total.sums = worker->totals.Reserve(rows * (head_dim + kSoftmaxFloats));
-  total.softmax = reinterpret_cast<PartSoftmax*>(total.sums + int64_t{rows} * head_dim);
-  std::fill_n(total.sums, int64_t{rows} * head_dim, 0.0f);
+  total.sums = worker->totals.Reserve(sums_size + rows * kSoftmaxFloats);
+  total.softmax = reinterpret_cast<PartSoftmax*>(total.sums + sums_size);
+  if (units_[tile.unit].rotated_values) total.rotated_sums = total.sums + int64_t{rows} * head_dim;
+  std::fill_n(total.sums, sums_size, 0.0f);
   std::fill_n(total.softmax, rows, PartSoftmax{-std::numeric_limits<float>::infinity(), 0.0f});
   for (int part = tile.first_part; part < tile.end_part; ++part) {
     const PartResult result = ResultAt(args, tile, partials, part, worker);
@@ -319,13 +365,17 @@ void AttentionRunner::FinishTile(const AttentionArgs& args, const Tile& tile, fl
       const float max = std::max(into.max, from.max);
       const float a = std::exp2(into.max - max);
       const float b = std::exp2(from.max - max);
-      kernels_->combine(total.sums + int64_t{r} * head_dim, a, result.sums + int64_t{r} * head_dim,
-                        b, head_dim);
+      const int64_t at = int64_t{r} * head_dim;
+      kernels_->combine(total.sums + at, a, result.sums + at, b, head_dim);
+      if (total.rotated_sums != nullptr) {
+        kernels_->combine(total.rotated_sums + at, a, result.rotated_sums + at, b, head_dim);
+      }
       into = {max, into.sum * a + from.sum * b};
     }
   }
   WriteRows(args, tile, total);
   if (args.evidence != nullptr) WriteEvidence(args, tile, partials, total.softmax, worker);
+  if (mass_ != nullptr) WriteMass(args, tile, partials, total.softmax, worker);
 }
 
 void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
@@ -337,11 +387,32 @@ void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
     const int64_t row = unit.sequence->first_row + tile.first_token + r / group;
     const int64_t index = row * args.num_heads + unit.kv_head * group + r % group;
     const PartSoftmax& softmax = total.softmax[r];
-    kernels_->scale(args.out + index * head_dim, total.sums + int64_t{r} * head_dim,
-                    1.0f / softmax.sum, head_dim);
+    float* sums = total.sums + int64_t{r} * head_dim;
+    if (total.rotated_sums != nullptr) {
+      float* rotated = total.rotated_sums + int64_t{r} * head_dim;
+      Hadamard(rotated, head_dim);
+      kernels_->combine(sums, 1.0f, rotated, 1.0f, head_dim);
+    }
+    kernels_->scale(args.out + index * head_dim, sums, 1.0f / softmax.sum, head_dim);
     if (args.log_sum_exp != nullptr) {
       args.log_sum_exp[index] =
           static_cast<float>((double{softmax.max} + std::log2(double{softmax.sum})) * kLn2);
+    }
+  }
+}
+
+void AttentionRunner::WriteMass(const AttentionArgs& args, const Tile& tile, float* partials,
+                                const PartSoftmax* totals, Worker* worker) const {
+  const int64_t entries = units_[tile.unit].list->num_entries;
+  for (int part = tile.first_part; part < tile.end_part; ++part) {
+    const PartResult result = ResultAt(args, tile, partials, part, worker);
+    const int64_t begin = int64_t{part} * kAttentionPart;
+    const int n = static_cast<int>(std::min<int64_t>(kAttentionPart, entries - begin));
+    for (int r = 0; r < Rows(args, tile); ++r) {
+      const int64_t row = tile.first_token * Group(args) + r;
+      kernels_->scale(mass_ + row * entries + begin,
+                      result.weights + r * kWeightStride + kWeightPad,
+                      std::exp2(result.softmax[r].max - totals[r].max) / totals[r].sum, n);
     }
   }
 }

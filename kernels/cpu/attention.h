@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/kv_block_reader.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -27,6 +28,8 @@ class AttentionRunner {
   AttentionRunner(const VectorKernels* kernels, ThreadPool* pool);
 
   void Run(const AttentionArgs& args);
+  // Every query sees the whole list.
+  void Evaluate(const KvEvaluateArgs& args);
 
  private:
   // Where a part begins in the block list.
@@ -41,6 +44,10 @@ class AttentionRunner {
     int32_t kv_head = 0;
     int64_t first_part_start = 0;  // index into part_starts_
     float* evidence = nullptr;     // [num_entries] or null
+    // What some block of the list needs.
+    bool rotated_keys = false;
+    bool rotated_values = false;
+    bool centred = false;
   };
   struct Tile {
     int32_t unit = 0;
@@ -64,10 +71,11 @@ class AttentionRunner {
   struct PartResult {
     PartSoftmax* softmax = nullptr;  // [rows]
     float* sums = nullptr;           // [rows, D]
+    float* rotated_sums = nullptr;   // [rows, D], null in units without rotated values
     float* weights = nullptr;        // [rows, kWeightStride], entry 0 of the part at kWeightPad
   };
   struct Worker {
-    FloatScratch queries;   // [rows, D], scaled
+    FloatScratch queries;   // [rows, D] each: scaled, rotated, and see TileQueries
     FloatScratch weights;   // one part
     FloatScratch partials;  // part results of an item that merges them itself
     FloatScratch totals;    // merged [rows, D] and softmax [rows]
@@ -79,19 +87,28 @@ class AttentionRunner {
   void PlanTiles(const AttentionArgs& args, int unit);
 
   void RunItem(const AttentionArgs& args, const Item& item, Worker* worker);
-  void ComputePart(const AttentionArgs& args, const Tile& tile, int part, const float* queries,
-                   const PartResult& result);
-  void ComputeLogits(const AttentionArgs& args, const Tile& tile, int part, const float* queries,
-                     float* weights);
+  TileQueries PrepareQueries(const AttentionArgs& args, const Tile& tile, Worker* worker) const;
+  void ComputePart(const AttentionArgs& args, const Tile& tile, int part,
+                   const TileQueries& queries, const PartResult& result);
+  void ComputeLogits(const AttentionArgs& args, const Tile& tile, int part,
+                     const TileQueries& queries, float* weights);
   void SumValues(const AttentionArgs& args, const Tile& tile, int part, const PartResult& result);
   void SumValuesOfRows(const AttentionArgs& args, const Unit& unit, int part, Range rows,
                        Range entries, const PartResult& result);
   void FinishTile(const AttentionArgs& args, const Tile& tile, float* partials, Worker* worker);
   void WriteRows(const AttentionArgs& args, const Tile& tile, const PartResult& total);
+  void WriteMass(const AttentionArgs& args, const Tile& tile, float* partials,
+                 const PartSoftmax* totals, Worker* worker) const;
   void WriteEvidence(const AttentionArgs& args, const Tile& tile, float* partials,
                      const PartSoftmax* totals, Worker* worker);
 
   int Rows(const AttentionArgs& args, const Tile& tile) const;
+  // Whether the weights of every part are kept until the totals are known.
+  bool KeepsWeights(const AttentionArgs& args) const {
+    return args.evidence != nullptr || mass_ != nullptr;
+  }
+  // Floats of the sums of one row.
+  int64_t SumsPerRow(const AttentionArgs& args, const Tile& tile) const;
   int64_t PartResultSize(const AttentionArgs& args, const Tile& tile) const;
   PartResult ResultAt(const AttentionArgs& args, const Tile& tile, float* partials, int part,
                       Worker* worker) const;
@@ -100,6 +117,9 @@ class AttentionRunner {
 
   const VectorKernels* const kernels_;
   ThreadPool* const pool_;
+  // Set while Evaluate runs.
+  bool whole_list_ = false;
+  float* mass_ = nullptr;  // [rows, num_entries] or null
   std::vector<Unit> units_;
   std::vector<PartStart> part_starts_;
   std::vector<Tile> tiles_;
@@ -108,6 +128,8 @@ class AttentionRunner {
   int64_t partials_size_ = 0;
   FloatScratch partials_;
   float* split_partials_ = nullptr;  // in partials_, while Run runs
+  FloatScratch angles_;
+  float* run_angles_ = nullptr;  // in angles_, of this call
   std::vector<Worker> workers_;
 };
 

@@ -20,6 +20,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/kv_build.h"
 #include "kernels/cpu/kv_ops.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/sample.h"
@@ -102,7 +103,9 @@ class CpuBackend final : public Backend {
         memory_bytes_(MemoryBytes()),
         pool_(num_threads),
         attention_(&kernels_, &pool_),
-        sample_(&kernels_, &pool_) {}
+        sample_(&kernels_, &pool_),
+        evaluation_(&kernels_, &no_pool_),
+        kv_builder_(&kernels_) {}
   ~CpuBackend() override { DCHECK_EQ(allocated_bytes_.load(), 0); }
 
   BackendInfo Info() const override {
@@ -134,6 +137,14 @@ class CpuBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override { cpu::KvAppend(args, kernels_, &pool_); }
   void Attention(const AttentionArgs& args) override { attention_.Run(args); }
   void Sample(const SampleArgs& args) override { sample_.Run(args); }
+  absl::Status KvBuild(const KvBuildArgs& args) override {
+    kv_builder_.Run(args);
+    return absl::OkStatus();
+  }
+  absl::Status KvEvaluate(const KvEvaluateArgs& args) override {
+    evaluation_.Evaluate(args);
+    return absl::OkStatus();
+  }
 
  private:
   static void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
@@ -149,6 +160,10 @@ class CpuBackend final : public Backend {
   MatmulScratch matmul_scratch_;
   AttentionRunner attention_;
   SampleRunner sample_;
+  // Of the thread that calls KvBuild and KvEvaluate.
+  ThreadPool no_pool_{1};
+  AttentionRunner evaluation_;
+  KvBuilder kv_builder_;
 };
 
 // Null when the machine refuses.

@@ -102,4 +102,10 @@ CONDENSE_SIMD_TARGET inline void ToHalfRow(Half* to, const float* from, int n) {
   for (; i < n; ++i) to[i] = ToHalf(from[i]);
 }
 
+CONDENSE_SIMD_TARGET inline void ToFloatRow(float* to, const Half* from, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(to + i, LoadHalf(from + i));
+  for (; i < n; ++i) to[i] = ToFloat(from[i]);
+}
+
 }  // namespace condense::cpu::CONDENSE_SIMD_NAMESPACE

@@ -6,7 +6,12 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
 #include "kernels/base/dtype.h"
+#include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE avx2
 #define CONDENSE_SIMD_TARGET __attribute__((target("avx2,fma,f16c")))
@@ -87,6 +92,76 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   const Vec c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(cos)), twice);
   const Vec s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(sin)), twice);
   return _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s));
+}
+
+CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
+  return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
+  const __m256d x = _mm256_castps_pd(AddPairs(a, b));
+  const __m256d y = _mm256_castps_pd(AddPairs(c, d));
+  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
+                       _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+}
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(quads[0], quads[1], 0x20),
+                       _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
+}
+// The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the
+// register and shifted so that codes come out in order; a table turns them into levels, which
+// leaves the offsets of both planes in their tables.
+template <int kBits>
+CONDENSE_SIMD_INLINE __m256i LoadLevelBytes(const std::byte* lower, const std::byte* upper) {
+  if constexpr (kBits == 8) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lower));
+  } else if constexpr (kBits == 3) {
+    int64_t quads;
+    std::memcpy(&quads, lower, sizeof(quads));
+    const __m256i low = _mm256_and_si256(
+        _mm256_srlv_epi64(_mm256_set1_epi64x(quads), _mm256_setr_epi64x(0, 2, 4, 6)),
+        _mm256_set1_epi8(3));
+    int32_t bits;
+    std::memcpy(&bits, upper, sizeof(bits));
+    const __m256i high = _mm256_and_si256(
+        _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+        _mm256_set1_epi8(1));
+    // 2u - 7 = (2 low - 7) + 8 high
+    const __m256i low_levels = _mm256_set1_epi32(static_cast<int>(0xfffdfbf9u));
+    const __m256i high_levels = _mm256_set1_epi32(0x0800);
+    return _mm256_add_epi8(_mm256_shuffle_epi8(low_levels, low),
+                           _mm256_shuffle_epi8(high_levels, high));
+  } else {
+    const __m256i pairs =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lower)));
+    const __m256i low = _mm256_and_si256(_mm256_srlv_epi64(pairs, _mm256_setr_epi64x(0, 0, 4, 4)),
+                                         _mm256_set1_epi8(15));
+    // 2u - 15, and for 6 bits 2u - 63 = (2 low - 15) + (32 high - 48)
+    const __m256i low_levels = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15));
+    const __m256i levels = _mm256_shuffle_epi8(low_levels, low);
+    if constexpr (kBits == 4) return levels;
+    int64_t quads;
+    std::memcpy(&quads, upper, sizeof(quads));
+    const __m256i high = _mm256_and_si256(
+        _mm256_srlv_epi64(_mm256_set1_epi64x(quads), _mm256_setr_epi64x(0, 2, 4, 6)),
+        _mm256_set1_epi8(3));
+    const __m256i high_levels = _mm256_set1_epi32(0x3010f0d0);
+    return _mm256_add_epi8(levels, _mm256_shuffle_epi8(high_levels, high));
+  }
+}
+template <int kVector>
+CONDENSE_SIMD_INLINE Vec LevelsAt(__m256i bytes) {
+  __m128i half = kVector < 2 ? _mm256_castsi256_si128(bytes) : _mm256_extracti128_si256(bytes, 1);
+  if constexpr (kVector % 2 == 1) half = _mm_srli_si128(half, 8);
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half));
+}
+template <int kBits, int kFirst, int kVectors>
+CONDENSE_SIMD_INLINE void LoadLevels(const std::byte* lower, const std::byte* upper, Vec* out) {
+  const __m256i bytes = LoadLevelBytes<kBits>(lower, upper);
+  out[0] = LevelsAt<kFirst>(bytes);
+  if constexpr (kVectors > 1) out[1] = LevelsAt<kFirst + 1>(bytes);
+  if constexpr (kVectors > 2) out[2] = LevelsAt<kFirst + 2>(bytes);
+  if constexpr (kVectors > 3) out[3] = LevelsAt<kFirst + 3>(bytes);
 }
 
 }  // namespace condense::cpu::avx2

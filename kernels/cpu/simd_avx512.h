@@ -15,7 +15,12 @@
 #pragma GCC diagnostic pop
 #endif
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
 #include "kernels/base/dtype.h"
+#include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE avx512
 #define CONDENSE_SIMD_TARGET \
@@ -85,6 +90,81 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   const Vec c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(cos)));
   const Vec s = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(sin)));
   return _mm512_fmaddsub_ps(x, c, _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), s));
+}
+
+CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
+  return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
+  const __m512d x = _mm512_castps_pd(AddPairs(a, b));
+  const __m512d y = _mm512_castps_pd(AddPairs(c, d));
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                       _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x44),
+                               _mm512_shuffle_f32x4(quads[0], quads[1], 0xee));
+  const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x44),
+                               _mm512_shuffle_f32x4(quads[2], quads[3], 0xee));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+// The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the
+// register and shifted so that codes come out in order; a table turns them into levels, which
+// leaves the offsets of both planes in their tables.
+template <int kBits>
+CONDENSE_SIMD_INLINE __m256i LoadLevelBytes(const std::byte* lower, const std::byte* upper) {
+  if constexpr (kBits == 8) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lower));
+  } else if constexpr (kBits == 3) {
+    int64_t quads;
+    std::memcpy(&quads, lower, sizeof(quads));
+    const __m256i low = _mm256_and_si256(
+        _mm256_srlv_epi64(_mm256_set1_epi64x(quads), _mm256_setr_epi64x(0, 2, 4, 6)),
+        _mm256_set1_epi8(3));
+    int32_t bits;
+    std::memcpy(&bits, upper, sizeof(bits));
+    const __m256i high = _mm256_and_si256(
+        _mm256_srlv_epi32(_mm256_set1_epi32(bits), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+        _mm256_set1_epi8(1));
+    // 2u - 7 = (2 low - 7) + 8 high
+    const __m256i low_levels = _mm256_set1_epi32(static_cast<int>(0xfffdfbf9u));
+    const __m256i high_levels = _mm256_set1_epi32(0x0800);
+    return _mm256_add_epi8(_mm256_shuffle_epi8(low_levels, low),
+                           _mm256_shuffle_epi8(high_levels, high));
+  } else {
+    const __m256i pairs =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lower)));
+    const __m256i low = _mm256_and_si256(_mm256_srlv_epi64(pairs, _mm256_setr_epi64x(0, 0, 4, 4)),
+                                         _mm256_set1_epi8(15));
+    // 2u - 15, and for 6 bits 2u - 63 = (2 low - 15) + (32 high - 48)
+    const __m256i low_levels = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15));
+    const __m256i levels = _mm256_shuffle_epi8(low_levels, low);
+    if constexpr (kBits == 4) return levels;
+    int64_t quads;
+    std::memcpy(&quads, upper, sizeof(quads));
+    const __m256i high = _mm256_and_si256(
+        _mm256_srlv_epi64(_mm256_set1_epi64x(quads), _mm256_setr_epi64x(0, 2, 4, 6)),
+        _mm256_set1_epi8(3));
+    const __m256i high_levels = _mm256_set1_epi32(0x3010f0d0);
+    return _mm256_add_epi8(levels, _mm256_shuffle_epi8(high_levels, high));
+  }
+}
+template <int kBits, int kFirst, int kVectors>
+CONDENSE_SIMD_INLINE void LoadLevels(const std::byte* lower, const std::byte* upper, Vec* out) {
+  static_assert(kFirst == 0 && kVectors == 2);
+  if constexpr (kBits == 4) {
+    // The permutation looks at the lowest 4 bits of an index only.
+    const Vec levels = _mm512_setr_ps(-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m512i pairs =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lower)));
+    out[0] = _mm512_permutexvar_ps(pairs, levels);
+    out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), levels);
+  } else {
+    const __m256i bytes = LoadLevelBytes<kBits>(lower, upper);
+    out[0] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes)));
+    out[1] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)));
+  }
 }
 
 }  // namespace condense::cpu::avx512

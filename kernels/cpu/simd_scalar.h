@@ -9,9 +9,11 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/base/dtype.h"
+#include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE scalar
 #define CONDENSE_SIMD_TARGET
@@ -113,6 +115,42 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
     out.lane[i + 1] = x.lane[i + 1] * cos[i / 2] + x.lane[i] * sin[i / 2];
   }
   return out;
+}
+
+// First half of four sums over all lanes: lane 4 i + k holds what quarter i (of 4 lanes) of the
+// k-th operand adds up to. SumQuads finishes: lane 4 g + k is the sum of operand k of quads[g].
+CONDENSE_SIMD_INLINE Vec AddQuad(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
+  const Vec* operands[] = {&a, &b, &c, &d};
+  Vec out;
+  for (int i = 0; i < kLanes; ++i) {
+    const float* from = operands[i % 4]->lane + i / 4 * 4;
+    out.lane[i] = (from[0] + from[2]) + (from[1] + from[3]);
+  }
+  return out;
+}
+CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
+  CONDENSE_LANES(quads[i / 4].lane[i % 4] + quads[i / 4].lane[4 + i % 4]);
+}
+
+// Vectors kFirst, kFirst + 1, ... of the group of 32 codes that begins at `lower` and `upper` (see
+// kv_codes.h), as levels. kBits 8, 6, 4 or 3; `upper` is read for 6 and 3.
+template <int kBits, int kFirst, int kVectors>
+CONDENSE_SIMD_INLINE void LoadLevels(const std::byte* lower, const std::byte* upper, Vec* out) {
+  constexpr int kLower = KvLowerBits(kBits);
+  constexpr int kUpper = KvUpperBits(kBits);
+  for (int v = 0; v < kVectors; ++v) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int i = (kFirst + v) * kLanes + lane;
+      int code = (std::to_integer<int>(lower[i % (4 * kLower)]) >> (i / (4 * kLower) * kLower)) &
+                 ((1 << kLower) - 1);
+      if constexpr (kUpper > 0) {
+        const int high =
+            std::to_integer<int>(upper[i % (4 * kUpper)]) >> (i / (4 * kUpper) * kUpper);
+        code |= (high & ((1 << kUpper) - 1)) << kLower;
+      }
+      out[v].lane[lane] = KvLevel(kBits, code);
+    }
+  }
 }
 
 #undef CONDENSE_LANES

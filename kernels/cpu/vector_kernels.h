@@ -12,6 +12,7 @@
 
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/kv_kernel_args.h"
 
 namespace condense::cpu {
 
@@ -51,6 +52,12 @@ inline constexpr int kSampleChunk = 64;  // logits that share a maximum and a su
 struct VectorKernels {
   void (*query_key)(const QueryKeyArgs& args);
   void (*weight_value)(const WeightValueArgs& args);
+  void (*query_codes)(const QueryCodesArgs& args);
+  void (*weight_codes)(const WeightCodesArgs& args);
+  void (*add_mean_term)(const MeanTermArgs& args);
+  void (*add_mean_run)(const MeanRunArgs& args);
+  // logits[i] += bias[i] * factor; n a multiple of 32.
+  void (*add_bias)(float* logits, const Half* bias, float factor, int n);
   // Turns logits [from, to) into weights in place. Reads and writes whole vectors around them, at
   // most 15 floats.
   PartSoftmax (*softmax)(float* logits, int from, int to);
@@ -67,7 +74,8 @@ struct VectorKernels {
   void (*gate_silu)(float* gate, const float* up, int64_t n);
   void (*gate_gelu_tanh)(float* gate, const float* up, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
-  void (*to_half)(Half* to, const float* from, int n);  // n a multiple of 8
+  void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
+  void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
 
   // chunk_max[c] = maximum of chunk c. False when a logit is NaN or +infinity; the maxima are then
   // worthless.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/vector_kernels.h"
+#include "kernels/kv_codes.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
 
@@ -54,6 +55,7 @@ inline constexpr int KeyVectors(int rows) { return std::min(VectorsPerRow(rows),
 
 #include "kernels/cpu/attention_inl.h"
 #include "kernels/cpu/elementwise_inl.h"
+#include "kernels/cpu/kv_codes_inl.h"
 #include "kernels/cpu/sample_inl.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
@@ -61,6 +63,11 @@ namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
 inline constexpr VectorKernels kKernels = {
     .query_key = &QueryKey,
     .weight_value = &WeightValue,
+    .query_codes = &QueryCodes,
+    .weight_codes = &WeightCodes,
+    .add_mean_term = &AddMeanTerm,
+    .add_mean_run = &AddMeanRun,
+    .add_bias = &AddBias,
     .softmax = &Softmax,
     .combine = &Combine,
     .scale = &Scale,
@@ -72,6 +79,7 @@ inline constexpr VectorKernels kKernels = {
     .gate_gelu_tanh = &GateGeluTanh,
     .add = &AddTo,
     .to_half = &ToHalfRow,
+    .to_float = &ToFloatRow,
     .chunk_max = &ChunkMax,
     .chunk_exp_sum = &ChunkExpSum,
 };

@@ -1,5 +1,5 @@
-// Attention: bytes of keys and values read per second for decode steps, FLOP/s for prompt chunks,
-// per instruction set.
+// Attention: bytes of blocks and entries read per second for decode steps, FLOP/s for prompt
+// chunks, per instruction set and format.
 
 #include <benchmark/benchmark.h>
 
@@ -36,6 +36,20 @@ constexpr Shape kShapes[] = {
     {"prompt_512_of_7000", 1, 7000, 512},
 };
 
+struct Kind {
+  const char* name;
+  KvBlockKind block;
+};
+constexpr Kind kSixteenBits = {"", {KvFormat::kK16V16, 0}};
+constexpr Kind kNarrow[] = {
+    {"/k8v8", {KvFormat::kK8V8, 0}},
+    {"/k6v4", {KvFormat::kK6V4, 0}},
+    {"/k4v4", {KvFormat::kK4V4, 0}},
+    {"/k4v3", {KvFormat::kK4V3, 0}},
+    {"/k4v4_centred", {KvFormat::kK4V4, kKvRun | kKvCentred}},
+    {"/k4v3_merged", {KvFormat::kK4V3, kKvBias | kKvPosition | kKvCount | kKvCentred}},
+};
+
 Buffer Upload(Backend* backend, const std::byte* data, int64_t size_bytes) {
   absl::StatusOr<Buffer> buffer = backend->Allocate(size_bytes);
   CHECK(buffer.ok());
@@ -44,7 +58,7 @@ Buffer Upload(Backend* backend, const std::byte* data, int64_t size_bytes) {
 }
 
 void RunAttention(benchmark::State& state, const std::string& isa, int num_threads,
-                  const Shape& shape, bool evidence) {
+                  const Shape& shape, bool evidence, const Kind& kind) {
   BackendOptions options;
   options.num_threads = num_threads;
   options.cpu_isa = isa;
@@ -53,14 +67,17 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
   // Several arenas in turn, as the layers of a model are: the caches do not keep the keys from one
   // call to the next.
   const bool decode = shape.tokens == 1;
-  const int num_layers = decode ? std::max(1, 120000 / (shape.sequences * shape.entries)) : 1;
-  const std::vector<KvSequenceSpec> specs(shape.sequences,
-                                          {BlockCounts(shape.entries, 32), shape.tokens});
+  const std::vector<KvSequenceSpec> specs(
+      shape.sequences, {BlockCounts(shape.entries, 32), shape.tokens, {kind.block}});
   const KvLists lists({kHeadDim, 32}, kKvHeads, specs, 1);
-  std::vector<Buffer> arenas;
-  for (int i = 0; i < num_layers; ++i) {
-    arenas.push_back(
-        Upload(backend->get(), lists.image().data(), static_cast<int64_t>(lists.image().size())));
+  constexpr int64_t kArenaBytes = 92 << 20;
+  const int64_t num_layers =
+      decode ? std::max<int64_t>(1, kArenaBytes / static_cast<int64_t>(lists.image().size())) : 1;
+  // One allocation, as in the cache, so that large pages serve it.
+  const int64_t arena_bytes = static_cast<int64_t>(lists.image().size());
+  const Buffer arenas = *(*backend)->Allocate(num_layers * arena_bytes);
+  for (int64_t i = 0; i < num_layers; ++i) {
+    (*backend)->CopyToDevice(arenas.data() + i * arena_bytes, lists.image().data(), arena_bytes);
   }
   const std::vector<float> q(int64_t{lists.num_rows()} * kHeads * kHeadDim, 0.01f);
   const Buffer q_device = Upload(backend->get(), reinterpret_cast<const std::byte*>(q.data()),
@@ -76,21 +93,31 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
   args.sequences = lists.sequences();
   args.scale = 0.125f;
   args.out = out.as<float>();
+  // As long as a table of 8,192 positions, which lies in large pages.
+  const std::vector<float> ones(int64_t{8192} * kHeadDim, 0.7f);
+  const Buffer table = Upload(backend->get(), reinterpret_cast<const std::byte*>(ones.data()),
+                              static_cast<int64_t>(ones.size()) * 4);
+  args.key_mean = args.q;
+  args.positions = {table.as<float>(), table.as<float>() + ones.size() / 2, KvLists::kNumPositions,
+                    RopePairing::kHalfSplit};
   if (evidence) {
     args.evidence = evidence_device.as<float>();
     args.evidence_offset = lists.evidence_offset().data();
   }
-  int layer = 0;
+  int64_t layer = 0;
   for (auto _ : state) {
-    args.arena = arenas[layer].data();
+    args.arena = arenas.data() + layer * arena_bytes;
     layer = (layer + 1) % num_layers;
     (*backend)->Attention(args);
   }
   const double calls = static_cast<double>(state.iterations());
-  const double bytes = 4.0 * shape.sequences * shape.entries * kKvHeads * kHeadDim;
+  const double entries = 1.0 * shape.sequences * shape.entries * kKvHeads;
+  const double bytes =
+      entries * KvBlockBytes(kind.block.format, lists.shape(), kind.block.flags) / 32.0;
   const double seen = shape.entries - (shape.tokens - 1) / 2.0;  // entries of the average row
   const double flops = 4.0 * shape.sequences * shape.tokens * seen * kHeads * kHeadDim;
   state.counters["GB/s"] = benchmark::Counter(bytes * calls * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["entries/s"] = benchmark::Counter(entries * calls, benchmark::Counter::kIsRate);
   state.counters["GFLOP/s"] = benchmark::Counter(flops * calls * 1e-9, benchmark::Counter::kIsRate);
 }
 
@@ -115,12 +142,13 @@ void RunMemoryBandwidth(benchmark::State& state, int num_threads) {
       benchmark::Counter::kIsRate);
 }
 
-void RegisterShape(cpu::CpuIsa isa, int num_threads, const Shape& shape, bool evidence) {
+void RegisterShape(cpu::CpuIsa isa, int num_threads, const Shape& shape, bool evidence,
+                   const Kind& kind) {
   const std::string name = std::string("attention/") + cpu::CpuIsaName(isa) + "/" +
                            (num_threads == 1 ? "one_thread/" : "all_threads/") + shape.name +
-                           (evidence ? "/evidence" : "");
+                           kind.name + (evidence ? "/evidence" : "");
   auto* bench = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-    RunAttention(state, cpu::CpuIsaName(isa), num_threads, shape, evidence);
+    RunAttention(state, cpu::CpuIsaName(isa), num_threads, shape, evidence, kind);
   });
   bench->Unit(benchmark::kMicrosecond);
   // One thread is judged by its CPU time, which other programs on the machine disturb less.
@@ -136,8 +164,10 @@ void Register() {
     if (num_threads != 1) memory->UseRealTime();
     for (const cpu::CpuIsa isa : cpu::AvailableCpuIsas()) {
       for (const Shape& shape : kShapes) {
-        RegisterShape(isa, num_threads, shape, false);
-        RegisterShape(isa, num_threads, shape, true);
+        RegisterShape(isa, num_threads, shape, false, kSixteenBits);
+        RegisterShape(isa, num_threads, shape, true, kSixteenBits);
+        if (shape.tokens > 1) continue;
+        for (const Kind& kind : kNarrow) RegisterShape(isa, num_threads, shape, false, kind);
       }
     }
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,10 +18,38 @@ struct AttentionResult {
   std::vector<float> evidence;
 };
 
+// The angles of plain RoPE, kept per size because every run needs them.
+const std::vector<float>& Angles(int head_dim, bool sine) {
+  static std::map<std::pair<int, bool>, std::vector<float>> tables;
+  std::vector<float>& values = tables[{head_dim, sine}];
+  for (int p = 0;
+       p < KvLists::kNumPositions && values.size() < size_t{KvLists::kNumPositions} * head_dim / 2;
+       ++p) {
+    for (int i = 0; i < head_dim / 2; ++i) {
+      const double angle = p * std::pow(10000.0, -2.0 * i / head_dim);
+      values.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
+    }
+  }
+  return values;
+}
+
+// Means of the keys, and the angles.
+struct MeanAndPositions {
+  MeanAndPositions(Backend* backend, const KvLists& lists)
+      : mean(backend, RandomFloats(int64_t{lists.num_kv_heads()} * lists.shape().head_dim, 5)),
+        cos(backend, Angles(lists.shape().head_dim, false)),
+        sin(backend, Angles(lists.shape().head_dim, true)) {}
+
+  DeviceArray<float> mean;
+  DeviceArray<float> cos;
+  DeviceArray<float> sin;
+};
+
 struct AttentionCase {
   int num_heads = 0;
   int window = 0;
   bool evidence = true;
+  RopePairing pairing = RopePairing::kAdjacent;
 };
 
 AttentionArgs MakeArgs(const KvLists& lists, const AttentionCase& attention) {
@@ -32,6 +61,7 @@ AttentionArgs MakeArgs(const KvLists& lists, const AttentionCase& attention) {
   args.sequences = lists.sequences();
   args.scale = 1.0f / std::sqrt(static_cast<float>(lists.shape().head_dim));
   args.window = attention.window;
+  args.positions.pairing = attention.pairing;
   return args;
 }
 
@@ -45,6 +75,11 @@ AttentionResult RunAttention(Backend* backend, const KvLists& lists, AttentionAr
   // Stale values must not survive.
   const DeviceArray<float> evidence_device(backend,
                                            std::vector<float>(lists.evidence_size(), 7.0f));
+  const MeanAndPositions mean(backend, lists);
+  args.key_mean = mean.mean.get();
+  args.positions.cos = mean.cos.get();
+  args.positions.sin = mean.sin.get();
+  args.positions.num_positions = KvLists::kNumPositions;
   args.q = q_device.get();
   args.arena = arena.get();
   args.out = out.get();
@@ -82,6 +117,27 @@ class AttentionTest : public BackendFixture {
     EXPECT_LE(NormalizedError(actual.out, expected.out), tolerance::kAttention);
     EXPECT_LE(NormalizedError(actual.log_sum_exp, expected.log_sum_exp), tolerance::kAttention);
     EXPECT_LE(NormalizedError(actual.evidence, expected.evidence), tolerance::kAttention);
+  }
+
+  void ExpectBatchEqualsSingles(const KvLists& lists) {
+    const AttentionCase attention = {.num_heads = 9};
+    const AttentionResult batch = Run(backend(), lists, attention);
+    const int64_t row_size = int64_t{9} * lists.shape().head_dim;
+    const std::vector<float> q = QueriesFor(lists, 9);
+    for (int s = 0; s < lists.num_sequences(); ++s) {
+      SCOPED_TRACE(testing::Message() << "sequence " << s);
+      KvSequenceArgs sequence = lists.sequence(s);
+      const int first_row = std::exchange(sequence.first_row, 0);
+      AttentionArgs args = MakeArgs(lists, attention);
+      args.num_sequences = 1;
+      args.sequences = &sequence;
+      const AttentionResult single = RunAttention(
+          backend(), lists, args, RowsOf(q, first_row, sequence.num_tokens, row_size), false);
+      EXPECT_TRUE(
+          SameBits(single.out, RowsOf(batch.out, first_row, sequence.num_tokens, row_size)));
+      EXPECT_TRUE(SameBits(single.log_sum_exp,
+                           RowsOf(batch.log_sum_exp, first_row, sequence.num_tokens, 9)));
+    }
   }
 };
 
@@ -138,6 +194,79 @@ TEST_P(AttentionTest, MatchesReferenceWithinAWindow) {
   }
 }
 
+constexpr KvBlockFlags kEverything = kKvBias | kKvPosition | kKvCount | kKvCentred;
+
+TEST_P(AttentionTest, MatchesReferenceForEveryFormat) {
+  for (int i = 0; i < kNumKvFormats; ++i) {
+    const KvFormat format = static_cast<KvFormat>(i);
+    SCOPED_TRACE(KvFormatName(format));
+    const KvBlockFlags centred = KvKeysRotated(format) ? kKvCentred : 0;
+    for (const KvBlockFlags flags :
+         {KvBlockFlags{0}, kKvBias, static_cast<KvBlockFlags>(kKvRun | centred),
+          static_cast<KvBlockFlags>(kKvBias | kKvPosition | kKvCount | centred)}) {
+      SCOPED_TRACE(testing::Message() << "flags " << int{flags});
+      const KvLists lists({64, 32}, 2,
+                          {{BlockCounts(75, 32), 1, {{format, flags}}},
+                           {BlockCounts(20, 32), 20, {{format, flags}}}},
+                          21);
+      ExpectMatch(lists, {.num_heads = 6});
+    }
+  }
+}
+
+TEST_P(AttentionTest, MatchesReferenceOverNarrowBlocksOfEveryShapeAndGroup) {
+  const std::vector<KvBlockKind> kinds = {{KvFormat::kK6V3, kEverything},
+                                          {KvFormat::kK8V8, kKvRun | kKvCentred},
+                                          {KvFormat::kK4V4, kEverything}};
+  for (const int head_dim : {8, 24, 32, 64, 80, 96, 128, 256}) {
+    for (const int block_tokens : {32, 64}) {
+      for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 11}) {
+        if (group > 3 && (head_dim != 64 || block_tokens != 32)) continue;
+        if (group < 3 && head_dim % 32 == 0 && block_tokens != 32) continue;
+        SCOPED_TRACE(testing::Message()
+                     << "D " << head_dim << " B " << block_tokens << " H / G " << group);
+        const KvLists lists(
+            {head_dim, block_tokens}, 2,
+            {{BlockCounts(150, block_tokens), 1, kinds}, {BlockCounts(70, block_tokens), 9, kinds}},
+            22);
+        ExpectMatch(lists, {.num_heads = 2 * group, .pairing = RopePairing::kHalfSplit});
+      }
+    }
+  }
+}
+
+// Compacted blocks of all kinds, short ones among them, then 16-bit blocks.
+std::vector<KvBlockKind> MixedKinds() {
+  return {{KvFormat::kK4V3, kEverything},
+          {KvFormat::kK16V16, kKvBias},
+          {KvFormat::kK4V4, kKvRun | kKvCentred},
+          {KvFormat::kK16V16, 0},
+          {KvFormat::kK8V8, 0},
+          {KvFormat::kK6V4, kKvRun | kKvCentred},
+          {KvFormat::kK16V4, kKvBias}};
+}
+
+TEST_P(AttentionTest, MatchesReferenceOverMixedFormatsAcrossManyParts) {
+  std::vector<int> counts;
+  for (int i = 0; i < 60; ++i) counts.push_back(1 + i * 7 % 32);
+  const KvLists lists({64, 32}, 2,
+                      {{counts, 1, MixedKinds()},
+                       {counts, 40, MixedKinds()},
+                       {BlockCounts(1300, 32), 150, MixedKinds()},
+                       {BlockCounts(600, 32), 1}},
+                      23);
+  for (const int window : {0, 600}) ExpectMatch(lists, {.num_heads = 6, .window = window});
+}
+
+TEST_P(AttentionTest, MixedFormatsInABatchEqualSingleSequencesBitForBit) {
+  const KvLists lists({80, 32}, 3,
+                      {{BlockCounts(1100, 32), 1, MixedKinds()},
+                       {BlockCounts(77, 32), 1},
+                       {BlockCounts(600, 32), 130, MixedKinds()}},
+                      24);
+  ExpectBatchEqualsSingles(lists);
+}
+
 TEST_P(AttentionTest, EvidenceDoesNotChangeTheResult) {
   const KvLists lists({64, 32}, 3, {{BlockCounts(1700, 32), 1}, {BlockCounts(700, 32), 120}}, 7);
   const AttentionResult with = Run(backend(), lists, {.num_heads = 9, .evidence = true});
@@ -150,22 +279,7 @@ TEST_P(AttentionTest, BatchEqualsSingleSequencesBitForBit) {
   const KvLists lists(
       {64, 32}, 3,
       {{BlockCounts(1100, 32), 1}, {BlockCounts(77, 32), 1}, {BlockCounts(600, 32), 130}}, 8);
-  const AttentionCase attention = {.num_heads = 9};
-  const AttentionResult batch = Run(backend(), lists, attention);
-  const std::vector<float> q = QueriesFor(lists, 9);
-  for (int s = 0; s < lists.num_sequences(); ++s) {
-    SCOPED_TRACE(testing::Message() << "sequence " << s);
-    KvSequenceArgs sequence = lists.sequence(s);
-    const int first_row = std::exchange(sequence.first_row, 0);
-    AttentionArgs args = MakeArgs(lists, attention);
-    args.num_sequences = 1;
-    args.sequences = &sequence;
-    const AttentionResult single = RunAttention(
-        backend(), lists, args, RowsOf(q, first_row, sequence.num_tokens, 9 * 64), false);
-    EXPECT_TRUE(SameBits(single.out, RowsOf(batch.out, first_row, sequence.num_tokens, 9 * 64)));
-    EXPECT_TRUE(
-        SameBits(single.log_sum_exp, RowsOf(batch.log_sum_exp, first_row, sequence.num_tokens, 9)));
-  }
+  ExpectBatchEqualsSingles(lists);
 }
 
 // Runs the one sequence of `lists` in chunks of the given sizes and returns all rows.
@@ -191,7 +305,10 @@ std::vector<float> RunChunked(Backend* backend, const KvLists& lists,
 TEST_P(AttentionTest, ChunkedPromptEqualsWholePromptBitForBit) {
   for (const int window : {0, 50, 530}) {
     for (const int head_dim : {64, 80}) {
-      const KvLists lists({head_dim, 32}, 2, {{BlockCounts(700, 32), 640}}, 9);
+      const KvLists lists(
+          {head_dim, 32}, 2,
+          {{BlockCounts(700, 32), 640, head_dim == 80 ? MixedKinds() : std::vector<KvBlockKind>{}}},
+          9);
       const AttentionCase attention = {.num_heads = 6, .window = window};
       const std::vector<float> whole = RunChunked(backend(), lists, attention, 640);
       for (const int chunk : {1, 7, 64, 333}) {
@@ -229,9 +346,11 @@ INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(TestedBacken
                          BackendInstanceName);
 
 TEST(AttentionThreadsTest, NumberOfThreadsDoesNotChangeABit) {
-  const KvLists lists(
-      {64, 32}, 3,
-      {{BlockCounts(1700, 32), 1}, {BlockCounts(700, 32), 200}, {BlockCounts(90, 32), 1}}, 11);
+  const KvLists lists({64, 32}, 3,
+                      {{BlockCounts(1700, 32), 1, MixedKinds()},
+                       {BlockCounts(700, 32), 200, MixedKinds()},
+                       {BlockCounts(90, 32), 1}},
+                      11);
   std::vector<AttentionResult> results;
   for (const int threads : {1, 2, 3, 7}) {
     BackendOptions options;

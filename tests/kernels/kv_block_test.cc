@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "tests/kernels/backend_fixture.h"
@@ -19,11 +21,57 @@ TEST(KvBlockTest, SixteenBitBlockHoldsKeysThenValues) {
 TEST(KvBlockTest, EveryPieceStartsAtAMultipleOf64Bytes) {
   for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
     for (const int block_tokens : {32, 64}) {
-      const KvBlockShape shape = {head_dim, block_tokens};
-      EXPECT_EQ(KvValuesOffset(KvFormat::kK16V16, shape) % 64, 0);
-      EXPECT_EQ(KvBlockBytes(KvFormat::kK16V16, shape) % 64, 0);
+      for (int format = 0; format < kNumKvFormats; ++format) {
+        const KvBlockPieces pieces =
+            KvPieces(static_cast<KvFormat>(format), 31, {head_dim, block_tokens});
+        for (const int64_t piece :
+             {pieces.keys, pieces.key_upper, pieces.key_scales, pieces.values, pieces.value_upper,
+              pieces.value_scales, pieces.bias, pieces.bytes}) {
+          EXPECT_EQ(piece % 64, 0);
+        }
+        EXPECT_EQ(pieces.base % 4, 0);
+      }
     }
   }
+}
+
+TEST(KvBlockTest, FormatsNameTheirWidths) {
+  for (int i = 0; i < kNumKvFormats; ++i) {
+    const KvFormat format = static_cast<KvFormat>(i);
+    EXPECT_EQ(MakeKvFormat(KvKeyBits(format), KvValueBits(format)), format);
+    EXPECT_EQ(ParseKvFormat(KvFormatName(format)), format);
+  }
+  EXPECT_EQ(KvFormatName(KvFormat::kK4V3), "k4v3");
+  EXPECT_EQ(MakeKvFormat(6, 4), KvFormat::kK6V4);
+  EXPECT_EQ(MakeKvFormat(3, 4), std::nullopt);
+  EXPECT_EQ(ParseKvFormat("k5v4"), std::nullopt);
+}
+
+TEST(KvBlockTest, BytesOfAnEntryAreCodesScalesAndSideArrays) {
+  const KvBlockShape shape = {64, 32};
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK8V8, shape), 32 * (64 + 2 + 64 + 2));
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK6V4, shape), 32 * (48 + 2 + 32 + 2));
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK4V4, shape), 32 * (32 + 2 + 32 + 2));
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK4V3, shape), 32 * (32 + 2 + 24 + 2));
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK4V4, shape, kKvRun | kKvCentred), 32 * 68 + 64);
+  EXPECT_EQ(KvBlockBytes(KvFormat::kK4V4, shape, kKvBias | kKvPosition | kKvCount | kKvCentred),
+            32 * (68 + 2 + 2 + 1) + 4 + 28);
+}
+
+TEST(KvBlockTest, PositionIsBasePlusDistanceOrPlusIndex) {
+  const KvBlockShape shape = {8, 32};
+  KvBlockRef ref = {0, KvFormat::kK4V4, kKvPosition | kKvBias, 32};
+  const KvBlockPieces pieces = KvPieces(ref.format, ref.flags, shape);
+  std::vector<std::byte> block(pieces.bytes);
+  const uint32_t base = 70000;
+  const uint16_t distance = 60001;
+  std::memcpy(block.data() + pieces.base, &base, 4);
+  std::memcpy(block.data() + pieces.distances + 2 * 31, &distance, 2);
+  EXPECT_EQ(KvPositionOf(block.data(), ref, shape, 31), 130001);
+  EXPECT_EQ(KvPositionOf(block.data(), ref, shape, 30), 70000);
+  ref.flags = kKvRun;
+  std::memcpy(block.data() + KvPieces(ref.format, ref.flags, shape).base, &base, 4);
+  EXPECT_EQ(KvPositionOf(block.data(), ref, shape, 31), 70031);
 }
 
 class KvAppendTest : public BackendFixture {};

@@ -78,4 +78,21 @@ void FaultBackend::Sample(const SampleArgs& args) {
   if (Enter("sample")) wrapped_->Sample(args);
 }
 
+absl::Status FaultBackend::EnterWorkerOp(const char* op) {
+  const int64_t index = num_worker_ops_++;
+  const int64_t failing = failing_worker_op_;
+  if (failing >= 0 && (device_is_lost_ ? index >= failing : index == failing)) {
+    return absl::InternalError(absl::StrFormat("injected failure of op %d (%s)", index, op));
+  }
+  return absl::OkStatus();
+}
+absl::Status FaultBackend::KvBuild(const KvBuildArgs& args) {
+  const absl::Status status = EnterWorkerOp("kv build");
+  return status.ok() ? wrapped_->KvBuild(args) : status;
+}
+absl::Status FaultBackend::KvEvaluate(const KvEvaluateArgs& args) {
+  const absl::Status status = EnterWorkerOp("kv evaluate");
+  return status.ok() ? wrapped_->KvEvaluate(args) : status;
+}
+
 }  // namespace condense

@@ -4,6 +4,7 @@
 // Wraps a backend and fails on command: the n-th op, or the n-th allocation. Counts calls, so that
 // a test can fail each of them in turn.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -11,9 +12,10 @@
 
 namespace condense {
 
-// One thread. A failed op does nothing; neither does any op or copy after it until Synchronize has
-// returned the failure; if the device is lost, it returns it from then on. A failed allocation is
-// RESOURCE_EXHAUSTED and leaves the backend healthy.
+// One thread; KvBuild and KvEvaluate from one more, with a count of their own. A failed op does
+// nothing; neither does any op or copy after it until Synchronize has returned the failure; if the
+// device is lost, it returns it from then on. A failed allocation is RESOURCE_EXHAUSTED and leaves
+// the backend healthy.
 class FaultBackend final : public Backend {
  public:
   explicit FaultBackend(std::unique_ptr<Backend> wrapped);
@@ -21,12 +23,16 @@ class FaultBackend final : public Backend {
   // The op with this index, counted from 0 over all ops (copies and Zero included) since
   // construction, fails. Negative: none.
   void FailOp(int64_t index) { failing_op_ = index; }
+  // Likewise over KvBuild and KvEvaluate alone: the call returns the failure and does nothing, and
+  // later calls are not affected unless the device is lost.
+  void FailWorkerOp(int64_t index) { failing_worker_op_ = index; }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
   // Likewise for allocations.
   void FailAllocation(int64_t index) { failing_allocation_ = index; }
 
   int64_t num_ops() const { return num_ops_; }
+  int64_t num_worker_ops() const { return num_worker_ops_; }
   int64_t num_allocations() const { return num_allocations_; }
   int64_t num_synchronizes() const { return num_synchronizes_; }
 
@@ -46,6 +52,8 @@ class FaultBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
+  absl::Status KvBuild(const KvBuildArgs& args) override;
+  absl::Status KvEvaluate(const KvEvaluateArgs& args) override;
 
  protected:
   // Never called: buffers belong to the wrapped backend.
@@ -55,10 +63,14 @@ class FaultBackend final : public Backend {
   // Counts an op; false if it must not run.
   bool Enter(const char* op);
 
+  absl::Status EnterWorkerOp(const char* op);
+
   const std::unique_ptr<Backend> wrapped_;
   int64_t failing_op_ = -1;
-  bool device_is_lost_ = false;
+  std::atomic<bool> device_is_lost_{false};
   int64_t failing_allocation_ = -1;
+  std::atomic<int64_t> failing_worker_op_{-1};
+  std::atomic<int64_t> num_worker_ops_{0};
   int64_t num_ops_ = 0;
   int64_t num_allocations_ = 0;
   int64_t num_synchronizes_ = 0;

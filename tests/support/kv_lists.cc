@@ -1,15 +1,30 @@
 #include "tests/support/kv_lists.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <random>
 
 #include "kernels/base/check.h"
+#include "kernels/kv_codes.h"
 
 namespace condense {
 namespace {
 
 constexpr Half kNaN = {0x7e00};
+
+// Scales that give random codes about the size of normal vectors.
+void FillScales(std::byte* scales, int bits, int used, std::mt19937* random) {
+  const float largest = static_cast<float>((1 << (bits == 8 ? 7 : bits)) - 1);
+  for (int e = 0; e < used; ++e) {
+    const Half scale = ToHalf((1.0f + static_cast<float>((*random)() % 200) / 100.0f) / largest);
+    std::memcpy(scales + 2 * e, &scale, sizeof(scale));
+  }
+}
+uint8_t RandomCode(int bits, std::mt19937* random) {
+  // -128 is no code.
+  return static_cast<uint8_t>(bits == 8 ? (*random)() % 255 - 127 : (*random)() % (1u << bits));
+}
 
 }  // namespace
 
@@ -24,7 +39,15 @@ KvLists::KvLists(const KvBlockShape& shape, int num_kv_heads,
     : shape_(shape), num_kv_heads_(num_kv_heads) {
   size_t num_blocks = 0;
   for (const KvSequenceSpec& spec : specs) num_blocks += spec.block_counts.size() * num_kv_heads;
-  const int64_t block_bytes = KvBlockBytes(KvFormat::kK16V16, shape);
+  int64_t block_bytes = 0;
+  for (const KvSequenceSpec& spec : specs) {
+    if (spec.kinds.empty()) {
+      block_bytes = std::max(block_bytes, KvBlockBytes(KvFormat::kK16V16, shape));
+    }
+    for (const KvBlockKind& kind : spec.kinds) {
+      block_bytes = std::max(block_bytes, KvBlockBytes(kind.format, shape, kind.flags));
+    }
+  }
   image_.resize(num_blocks * block_bytes);
   std::fill_n(reinterpret_cast<Half*>(image_.data()), image_.size() / sizeof(Half), kNaN);
   std::vector<uint32_t> order(num_blocks);
@@ -38,7 +61,9 @@ KvLists::KvLists(const KvBlockShape& shape, int num_kv_heads,
       std::vector<KvBlockRef>& blocks = blocks_.emplace_back();
       for (const int count : spec.block_counts) {
         const uint32_t offset_64 = static_cast<uint32_t>(order[next_block++] * block_bytes / 64);
-        blocks.push_back({offset_64, KvFormat::kK16V16, 0, static_cast<uint16_t>(count)});
+        const KvBlockKind kind =
+            spec.kinds.empty() ? KvBlockKind{} : spec.kinds[blocks.size() % spec.kinds.size()];
+        blocks.push_back({offset_64, kind.format, kind.flags, static_cast<uint16_t>(count)});
         FillBlock(blocks.back(), seed + static_cast<uint32_t>(next_block));
       }
       const int entries = std::accumulate(spec.block_counts.begin(), spec.block_counts.end(), 0);
@@ -55,13 +80,51 @@ void KvLists::FillBlock(const KvBlockRef& block, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::byte* data = image_.data() + int64_t{block.offset_64} * 64;
-  Half* keys = reinterpret_cast<Half*>(data);
-  Half* values = reinterpret_cast<Half*>(data + KvValuesOffset(block.format, shape_));
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, shape_);
+  const int key_bits = KvKeyBits(block.format);
+  const int value_bits = KvValueBits(block.format);
+  const int head_dim = shape_.head_dim;
+  const int block_tokens = shape_.block_tokens;
+  Half* keys = reinterpret_cast<Half*>(data + pieces.keys);
+  Half* values = reinterpret_cast<Half*>(data + pieces.values);
+  const KvCodePlanes key_codes = {data + pieces.keys, data + pieces.key_upper};
+  const KvCodePlanes value_codes = {data + pieces.values, data + pieces.value_upper};
   for (int e = 0; e < block.count; ++e) {
-    for (int d = 0; d < shape_.head_dim; ++d) {
-      keys[int64_t{d} * shape_.block_tokens + e] = ToHalf(normal(random));
-      values[int64_t{e} * shape_.head_dim + d] = ToHalf(normal(random));
+    for (int d = 0; d < head_dim; ++d) {
+      if (key_bits == 16) {
+        keys[int64_t{d} * block_tokens + e] = ToHalf(normal(random));
+      } else {
+        KvWriteCode(key_codes, key_bits, block_tokens, d, e, RandomCode(key_bits, &random));
+      }
+      if (value_bits == 16) {
+        values[int64_t{e} * head_dim + d] = ToHalf(normal(random));
+      } else {
+        KvWriteCode(value_codes, value_bits, head_dim, e, d, RandomCode(value_bits, &random));
+      }
     }
+  }
+  if (key_bits < 16) FillScales(data + pieces.key_scales, key_bits, block.count, &random);
+  if (value_bits < 16) FillScales(data + pieces.value_scales, value_bits, block.count, &random);
+  FillSideArrays(block, &random);
+}
+
+void KvLists::FillSideArrays(const KvBlockRef& block, std::mt19937* random) {
+  std::byte* data = image_.data() + int64_t{block.offset_64} * 64;
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, shape_);
+  const uint32_t base = (*random)() % (kNumPositions / 2);
+  if ((block.flags & (kKvPosition | kKvRun)) != 0) {
+    std::memcpy(data + pieces.base, &base, sizeof(base));
+  }
+  for (int e = 0; e < block.count; ++e) {
+    if ((block.flags & kKvBias) != 0) {
+      const Half bias = ToHalf(static_cast<float>((*random)() % 400) / 100.0f - 2.0f);
+      std::memcpy(data + pieces.bias + 2 * e, &bias, sizeof(bias));
+    }
+    if ((block.flags & kKvPosition) != 0) {
+      const uint16_t distance = static_cast<uint16_t>(3 * e + (*random)() % 3);
+      std::memcpy(data + pieces.distances + 2 * e, &distance, sizeof(distance));
+    }
+    if ((block.flags & kKvCount) != 0) data[pieces.counts + e] = std::byte{3};
   }
 }
 

@@ -5,24 +5,33 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "kernels/backend.h"
 
 namespace condense {
 
+struct KvBlockKind {
+  KvFormat format = KvFormat::kK16V16;
+  KvBlockFlags flags = 0;
+};
+
 // One sequence: how many entries each block of its lists holds, and how many of the newest are this
 // step's rows.
 struct KvSequenceSpec {
   std::vector<int> block_counts;
   int num_tokens = 1;
+  // Block i is of kind i modulo their number; none: k16v16 without side arrays.
+  std::vector<KvBlockKind> kinds;
 };
 
 // Full blocks and a last one that is filling, `num_entries` in all.
 std::vector<int> BlockCounts(int num_entries, int block_tokens);
 
 // Rows of the sequences follow each other in the order of the specs. Blocks of all lists are
-// scattered over the arena. Slots that hold no entry are NaN, so that whoever reads one shows it.
+// scattered over the arena. Slots that hold no entry are NaN or have a NaN scale, so that whoever
+// reads one shows it. Narrow blocks hold random codes.
 class KvLists {
  public:
   KvLists(const KvBlockShape& shape, int num_kv_heads, const std::vector<KvSequenceSpec>& specs,
@@ -34,6 +43,8 @@ class KvLists {
   int num_kv_heads() const { return num_kv_heads_; }
   int num_sequences() const { return static_cast<int>(sequences_.size()); }
   int num_rows() const { return num_rows_; }
+  // Positions of the entries of blocks that have them are below this.
+  static constexpr int kNumPositions = 2048;
   // The bytes of the arena, to be copied to a backend.
   const std::vector<std::byte>& image() const { return image_; }
   const KvSequenceArgs* sequences() const { return sequences_.data(); }
@@ -44,6 +55,7 @@ class KvLists {
 
  private:
   void FillBlock(const KvBlockRef& block, uint32_t seed);
+  void FillSideArrays(const KvBlockRef& block, std::mt19937* random);
 
   const KvBlockShape shape_;
   const int num_kv_heads_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/base/check.h"
+#include "tests/support/reference_kv.h"
 
 namespace condense {
 namespace {
@@ -21,45 +22,31 @@ double Activate(double x, Activation activation) {
   return 0.5 * x * (1.0 + std::tanh(u));
 }
 
-// Keys and values of a list as plain [entries, D] arrays.
-struct Entries {
-  std::vector<float> keys;
-  std::vector<float> values;
-};
-
-Entries ReadList(const AttentionArgs& args, const KvList& list) {
-  const int head_dim = args.shape.head_dim;
-  Entries entries;
+std::vector<ReferenceEntry> ReadList(const AttentionArgs& args, const KvList& list, int kv_head) {
+  const float* mean =
+      args.key_mean != nullptr ? args.key_mean + int64_t{kv_head} * args.shape.head_dim : nullptr;
+  std::vector<ReferenceEntry> entries;
   for (int b = 0; b < list.num_blocks; ++b) {
-    const KvBlockRef& block = list.blocks[b];
-    const std::byte* data = args.arena + int64_t{block.offset_64} * 64;
-    const Half* keys = reinterpret_cast<const Half*>(data);
-    const Half* values =
-        reinterpret_cast<const Half*>(data + KvValuesOffset(block.format, args.shape));
-    for (int e = 0; e < block.count; ++e) {
-      for (int d = 0; d < head_dim; ++d) {
-        entries.keys.push_back(ToFloat(keys[int64_t{d} * args.shape.block_tokens + e]));
-        entries.values.push_back(ToFloat(values[int64_t{e} * head_dim + d]));
-      }
+    for (int e = 0; e < list.blocks[b].count; ++e) {
+      entries.push_back(
+          ReadReferenceEntry(args.arena, list.blocks[b], args.shape, mean, args.positions, e));
     }
   }
-  CHECK_EQ(static_cast<int64_t>(entries.keys.size()), int64_t{list.num_entries} * head_dim);
+  CHECK_EQ(static_cast<int64_t>(entries.size()), int64_t{list.num_entries});
   return entries;
 }
 
 // One query against entries [from, to).
-void AttendRow(const AttentionArgs& args, const Entries& entries, int from, int to,
-               int64_t row_head, float* evidence) {
+void AttendRow(const AttentionArgs& args, const std::vector<ReferenceEntry>& entries, int from,
+               int to, int64_t row_head, float* evidence) {
   const int head_dim = args.shape.head_dim;
   const float* q = args.q + row_head * head_dim;
   std::vector<double> weights(to - from);
   double max = -std::numeric_limits<double>::infinity();
   for (int e = from; e < to; ++e) {
     double dot = 0.0;
-    for (int d = 0; d < head_dim; ++d) {
-      dot += double{q[d]} * entries.keys[int64_t{e} * head_dim + d];
-    }
-    weights[e - from] = dot * args.scale;
+    for (int d = 0; d < head_dim; ++d) dot += double{q[d]} * entries[e].key[d];
+    weights[e - from] = dot * args.scale + entries[e].bias;
     max = std::max(max, weights[e - from]);
   }
   double sum = 0.0;
@@ -69,8 +56,7 @@ void AttendRow(const AttentionArgs& args, const Entries& entries, int from, int 
   }
   for (int d = 0; d < head_dim; ++d) {
     double value = 0.0;
-    for (int e = from; e < to; ++e)
-      value += weights[e - from] * entries.values[int64_t{e} * head_dim + d];
+    for (int e = from; e < to; ++e) value += weights[e - from] * entries[e].value[d];
     args.out[row_head * head_dim + d] = static_cast<float>(value / sum);
   }
   if (args.log_sum_exp != nullptr)
@@ -84,7 +70,7 @@ void AttendRow(const AttentionArgs& args, const Entries& entries, int from, int 
 void AttendUnit(const AttentionArgs& args, int sequence, int kv_head) {
   const KvSequenceArgs& rows = args.sequences[sequence];
   const KvList& list = rows.lists[kv_head];
-  const Entries entries = ReadList(args, list);
+  const std::vector<ReferenceEntry> entries = ReadList(args, list, kv_head);
   const int group = args.num_heads / args.num_kv_heads;
   float* evidence = nullptr;
   if (args.evidence != nullptr) {
@@ -254,6 +240,37 @@ void ReferenceBackend::Sample(const SampleArgs& args) {
     args.results[r] =
         ReferenceSample(args.logits + int64_t{r} * args.vocab, args.vocab, args.params[r]);
   }
+}
+
+absl::Status ReferenceBackend::KvBuild(const KvBuildArgs& args) {
+  ReferenceKvBuild(args);
+  return absl::OkStatus();
+}
+
+absl::Status ReferenceBackend::KvEvaluate(const KvEvaluateArgs& args) {
+  // Each query alone, so that its evidence is its mass.
+  const int64_t rows = int64_t{args.num_queries} * args.group;
+  const KvSequenceArgs sequence = {0, 1, &args.list};
+  const int64_t evidence_offset = 0;
+  AttentionArgs attention;
+  attention.arena = args.arena;
+  attention.shape = args.shape;
+  attention.num_heads = 1;
+  attention.num_kv_heads = 1;
+  attention.num_sequences = 1;
+  attention.sequences = &sequence;
+  attention.scale = args.scale;
+  attention.key_mean = args.key_mean;
+  attention.positions = args.positions;
+  attention.evidence_offset = &evidence_offset;
+  for (int64_t row = 0; row < rows; ++row) {
+    attention.q = args.q + row * args.shape.head_dim;
+    attention.out = args.out + row * args.shape.head_dim;
+    if (args.log_sum_exp != nullptr) attention.log_sum_exp = args.log_sum_exp + row;
+    if (args.mass != nullptr) attention.evidence = args.mass + row * args.list.num_entries;
+    Attention(attention);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace condense

@@ -37,6 +37,8 @@ class ReferenceBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
+  absl::Status KvBuild(const KvBuildArgs& args) override;
+  absl::Status KvEvaluate(const KvEvaluateArgs& args) override;
 
  protected:
   void Free(std::byte* data, int64_t size_bytes) override;

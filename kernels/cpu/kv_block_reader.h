@@ -1,0 +1,74 @@
+#ifndef CONDENSE_KERNELS_CPU_KV_BLOCK_READER_H_
+#define CONDENSE_KERNELS_CPU_KV_BLOCK_READER_H_
+
+// Logits and weighted values of one block, whatever its format: which inner loop reads which bytes.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/vector_kernels.h"
+#include "kernels/kv_op_args.h"
+
+namespace condense::cpu {
+
+// The queries of a tile, multiplied by scale * log2(e).
+struct TileQueries {
+  int32_t rows = 0;
+  const float* plain = nullptr;    // [rows, D]
+  const float* rotated = nullptr;  // [rows, D], Hadamard; null when no block needs it
+  // Null when no block is centred: see MeanTermArgs.
+  const float* mean_coefficients = nullptr;
+  int32_t first_pair = 0;
+  int32_t end_pair = 0;
+  const float* run_angles = nullptr;     // see FillRunAngles
+  float* turned_coefficients = nullptr;  // [rows, 2, D/2], scratch of the reader
+};
+
+// mean_coefficients [rows, 2, D/2] of `queries` and the pairs for which `mean` [D] is not zero.
+void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
+                          TileQueries* queries, float* coefficients);
+
+// angles [2, D/2, B]: cosines, then sines, of the positions 0..B-1.
+void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles);
+
+// One thread, one attention call. Logits are in units of log2.
+class KvBlockReader {
+ public:
+  // Both outlive the reader.
+  KvBlockReader(const VectorKernels* kernels, const AttentionArgs* args)
+      : kernels_(kernels), args_(args) {}
+
+  // logits[r * stride + e] for all slots e of the block, used or not, and all rows. `next` is read
+  // soon.
+  void Logits(const KvBlockRef& block, const KvBlockRef& next, const TileQueries& queries,
+              float* logits, int64_t stride);
+
+  // What the weights [rows, stride] of the entries [first, first + entries) add to the rows' sums.
+  struct Sums {
+    int32_t rows = 0;
+    const float* weights = nullptr;
+    int64_t weight_stride = 0;
+    float* plain = nullptr;    // [rows, D]
+    float* rotated = nullptr;  // [rows, D], of values that are stored transformed
+  };
+  void AddValues(const KvBlockRef& block, const KvBlockRef& next, int first, int entries,
+                 const Sums& sums);
+
+ private:
+  const KvBlockPieces& PiecesOf(const KvBlockRef& block);
+  const std::byte* DataOf(const KvBlockRef& block) const;
+  void AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
+                   int64_t stride) const;
+  void AddMeanRun(int64_t base, const TileQueries& queries, float* logits, int64_t stride) const;
+
+  const VectorKernels* kernels_;
+  const AttentionArgs* args_;
+  // Of the block that was asked last: neighbours mostly share their format.
+  KvFormat format_ = KvFormat::kK16V16;
+  KvBlockFlags flags_ = 0;
+  KvBlockPieces pieces_;  // valid when its bytes are not 0
+};
+
+}  // namespace condense::cpu
+
+#endif  // CONDENSE_KERNELS_CPU_KV_BLOCK_READER_H_

@@ -1,0 +1,319 @@
+// Inner loops of attention over narrow blocks, compiled once per instruction set: no guard, see
+// vector_kernels_inl.h.
+
+namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
+
+inline constexpr int kGroupVectors = kKvCodeGroup / kLanes;
+
+// R rows x V vectors of entries, from vector kFirst of a group of 32 on.
+template <int kBits, int R, int V, int kFirst>
+CONDENSE_SIMD_TARGET void QueryCodesTile(const QueryCodesArgs& args, int row, int entry) {
+  constexpr int kLower = KvLowerBits(kBits);
+  constexpr int kUpper = KvUpperBits(kBits);
+  const float* q = args.q + static_cast<int64_t>(row) * args.head_dim;
+  const std::byte* lower = args.lower + KvPlaneRowBytes(entry, kLower);
+  const std::byte* upper = args.upper + KvPlaneRowBytes(entry, kUpper);
+  const std::byte* next = args.next + KvPlaneRowBytes(entry, kLower);
+  const int64_t lower_step = KvPlaneRowBytes(args.block_tokens, kLower);
+  const int64_t upper_step = KvPlaneRowBytes(args.block_tokens, kUpper);
+  Vec sum[R][V];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) sum[r][v] = Set(0.0f);
+  }
+  for (int d = 0; d < args.head_dim; ++d) {
+    Vec level[V];
+    LoadLevels<kBits, kFirst, V>(lower, upper, level);
+    __builtin_prefetch(next);
+    for (int r = 0; r < R; ++r) {
+      const Vec query = Set(q[static_cast<int64_t>(r) * args.head_dim + d]);
+      for (int v = 0; v < V; ++v) sum[r][v] = Fma(query, level[v], sum[r][v]);
+    }
+    lower += lower_step;
+    upper += upper_step;
+    next += lower_step;
+  }
+  for (int v = 0; v < V; ++v) {
+    const int at = entry + (kFirst + v) * kLanes;
+    const Vec scale = LoadHalf(args.scales + at);
+    for (int r = 0; r < R; ++r) {
+      Store(args.logits + (row + r) * args.logit_stride + at, Mul(sum[r][v], scale));
+    }
+  }
+}
+
+template <int kBits, int R, int kFirst>
+CONDENSE_SIMD_TARGET void QueryCodesGroup(const QueryCodesArgs& args, int row, int entry) {
+  constexpr int kVectors = KeyVectors(R);
+  QueryCodesTile<kBits, R, kVectors, kFirst>(args, row, entry);
+  if constexpr (kFirst + kVectors < kGroupVectors) {
+    QueryCodesGroup<kBits, R, kFirst + kVectors>(args, row, entry);
+  }
+}
+
+template <int kBits, int R>
+CONDENSE_SIMD_TARGET void QueryCodesRows(const QueryCodesArgs& args, int row) {
+  for (int entry = 0; entry < args.block_tokens; entry += kKvCodeGroup) {
+    QueryCodesGroup<kBits, R, 0>(args, row, entry);
+  }
+}
+
+// Weights times the scales of their values, [rows, 64].
+inline constexpr int kScaledStride = 64;
+CONDENSE_SIMD_TARGET inline void ScaleWeights(const WeightCodesArgs& args, int row, int rows,
+                                              float* scaled) {
+  for (int e = 0; e < args.entries; e += kLanes) {
+    const int n = std::min(kLanes, args.entries - e);
+    const Vec scale = LoadHalfFirst(args.scales + e, n);
+    for (int r = 0; r < rows; ++r) {
+      const float* weights = args.weights + (row + r) * args.weight_stride + e;
+      Store(scaled + r * kScaledStride + e, Mul(LoadFirst(weights, n), scale));
+    }
+  }
+}
+
+// R rows x V vectors of dimensions, from vector kFirst of the group of 32 at `dim` on.
+template <int kBits, int R, int V, int kFirst>
+CONDENSE_SIMD_TARGET void WeightCodesTile(const WeightCodesArgs& args, const float* scaled, int row,
+                                          int dim) {
+  constexpr int kLower = KvLowerBits(kBits);
+  constexpr int kUpper = KvUpperBits(kBits);
+  const std::byte* lower = args.lower + KvPlaneRowBytes(dim, kLower);
+  const std::byte* upper = args.upper + KvPlaneRowBytes(dim, kUpper);
+  const std::byte* next = args.next + KvPlaneRowBytes(dim, kLower);
+  const int64_t lower_step = KvPlaneRowBytes(args.head_dim, kLower);
+  const int64_t upper_step = KvPlaneRowBytes(args.head_dim, kUpper);
+  float* sums = args.sums + static_cast<int64_t>(row) * args.head_dim + dim + kFirst * kLanes;
+  Vec sum[R][V];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) {
+      sum[r][v] = Load(sums + static_cast<int64_t>(r) * args.head_dim + v * kLanes);
+    }
+  }
+  for (int e = 0; e < args.entries; ++e) {
+    Vec level[V];
+    LoadLevels<kBits, kFirst, V>(lower, upper, level);
+    __builtin_prefetch(next);
+    for (int r = 0; r < R; ++r) {
+      const Vec weight = Set(scaled[r * kScaledStride + e]);
+      for (int v = 0; v < V; ++v) sum[r][v] = Fma(weight, level[v], sum[r][v]);
+    }
+    lower += lower_step;
+    upper += upper_step;
+    next += lower_step;
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) {
+      Store(sums + static_cast<int64_t>(r) * args.head_dim + v * kLanes, sum[r][v]);
+    }
+  }
+}
+
+template <int kBits, int R, int kFirst>
+CONDENSE_SIMD_TARGET void WeightCodesGroup(const WeightCodesArgs& args, const float* scaled,
+                                           int row, int dim) {
+  constexpr int kVectors = KeyVectors(R);
+  WeightCodesTile<kBits, R, kVectors, kFirst>(args, scaled, row, dim);
+  if constexpr (kFirst + kVectors < kGroupVectors) {
+    WeightCodesGroup<kBits, R, kFirst + kVectors>(args, scaled, row, dim);
+  }
+}
+
+// The dimensions behind the last whole group: heads whose size is no multiple of 32.
+template <int kBits>
+CONDENSE_SIMD_TARGET void WeightCodesRest(const WeightCodesArgs& args, const float* scaled, int row,
+                                          int rows, int dim) {
+  const KvCodePlanes planes = {const_cast<std::byte*>(args.lower),
+                               const_cast<std::byte*>(args.upper)};
+  const int n = args.head_dim - dim;
+  float levels[kKvCodeGroup] = {};
+  for (int e = 0; e < args.entries; ++e) {
+    for (int i = 0; i < n; ++i) {
+      levels[i] = KvLevel(kBits, KvReadCode(planes, kBits, args.head_dim, e, dim + i));
+    }
+    for (int r = 0; r < rows; ++r) {
+      const Vec weight = Set(scaled[r * kScaledStride + e]);
+      float* sums = args.sums + static_cast<int64_t>(row + r) * args.head_dim + dim;
+      for (int i = 0; i < n; i += kLanes) {
+        const int lanes = std::min(kLanes, n - i);
+        StoreFirst(sums + i, Fma(weight, Load(levels + i), LoadFirst(sums + i, lanes)), lanes);
+      }
+    }
+  }
+}
+
+template <int kBits, int R>
+CONDENSE_SIMD_TARGET void WeightCodesRows(const WeightCodesArgs& args, int row) {
+  alignas(64) float scaled[R * kScaledStride];
+  ScaleWeights(args, row, R, scaled);
+  int dim = 0;
+  for (; dim + kKvCodeGroup <= args.head_dim; dim += kKvCodeGroup) {
+    WeightCodesGroup<kBits, R, 0>(args, scaled, row, dim);
+  }
+  if (dim < args.head_dim) WeightCodesRest<kBits>(args, scaled, row, R, dim);
+}
+
+// R rows x V vectors of entries.
+template <int R, int V>
+CONDENSE_SIMD_TARGET void AddMeanRunTile(const MeanRunArgs& args, int row, int entry) {
+  float* logits = args.logits + row * args.logit_stride + entry;
+  Vec sum[R][V];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) sum[r][v] = Load(logits + r * args.logit_stride + v * kLanes);
+  }
+  for (int half = 0; half < 2; ++half) {
+    const float* weights = args.turned + (static_cast<int64_t>(row) * 2 + half) * args.pairs;
+    const float* angles = args.angles + static_cast<int64_t>(half) * args.pairs * args.block_tokens;
+    for (int pair = args.first_pair; pair < args.end_pair; ++pair) {
+      Vec angle[V];
+      for (int v = 0; v < V; ++v) {
+        angle[v] =
+            Load(angles + static_cast<int64_t>(pair) * args.block_tokens + entry + v * kLanes);
+      }
+      for (int r = 0; r < R; ++r) {
+        const Vec weight = Set(weights[static_cast<int64_t>(r) * 2 * args.pairs + pair]);
+        for (int v = 0; v < V; ++v) sum[r][v] = Fma(weight, angle[v], sum[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) Store(logits + r * args.logit_stride + v * kLanes, sum[r][v]);
+  }
+}
+
+template <int R>
+CONDENSE_SIMD_TARGET void AddMeanRunRows(const MeanRunArgs& args, int row) {
+  constexpr int kVectors = KeyVectors(R);
+  for (int entry = 0; entry < args.block_tokens; entry += kVectors * kLanes) {
+    AddMeanRunTile<R, kVectors>(args, row, entry);
+  }
+}
+
+template <int... R>
+struct CodeRowsTable {
+  template <int kBits>
+  static constexpr RowsFunction<QueryCodesArgs> kQuery[] = {&QueryCodesRows<kBits, R + 1>...};
+  template <int kBits>
+  static constexpr RowsFunction<WeightCodesArgs> kWeight[] = {&WeightCodesRows<kBits, R + 1>...};
+  static constexpr RowsFunction<MeanRunArgs> kMeanRun[] = {&AddMeanRunRows<R + 1>...};
+};
+template <int... R>
+constexpr CodeRowsTable<R...> MakeCodeRowsTable(std::integer_sequence<int, R...>) {
+  return {};
+}
+using CodeRows = decltype(MakeCodeRowsTable(std::make_integer_sequence<int, kMaxRows>()));
+
+inline void QueryCodes(const QueryCodesArgs& args) {
+  const auto* table = args.bits == 8   ? CodeRows::kQuery<8>
+                      : args.bits == 6 ? CodeRows::kQuery<6>
+                                       : CodeRows::kQuery<4>;
+  for (int row = 0; row < args.rows; row += kMaxRows) {
+    table[std::min(kMaxRows, args.rows - row) - 1](args, row);
+  }
+}
+
+inline void WeightCodes(const WeightCodesArgs& args) {
+  const auto* table = args.bits == 8   ? CodeRows::kWeight<8>
+                      : args.bits == 4 ? CodeRows::kWeight<4>
+                                       : CodeRows::kWeight<3>;
+  for (int row = 0; row < args.rows; row += kMaxRows) {
+    table[std::min(kMaxRows, args.rows - row) - 1](args, row);
+  }
+}
+
+CONDENSE_SIMD_TARGET inline void TurnCoefficients(const MeanRunArgs& args, int row) {
+  const float* a = args.coefficients + static_cast<int64_t>(row) * 2 * args.pairs;
+  const float* b = a + args.pairs;
+  float* turned_a = args.turned + static_cast<int64_t>(row) * 2 * args.pairs;
+  float* turned_b = turned_a + args.pairs;
+  for (int i = args.first_pair; i < args.end_pair; i += kLanes) {
+    const int n = std::min(kLanes, args.pairs - i);
+    const Vec va = LoadFirst(a + i, n);
+    const Vec vb = LoadFirst(b + i, n);
+    const Vec cos = LoadFirst(args.cos + i, n);
+    const Vec sin = LoadFirst(args.sin + i, n);
+    StoreFirst(turned_a + i, Fma(va, cos, Mul(vb, sin)), n);
+    StoreFirst(turned_b + i, FmaNegated(va, sin, Mul(vb, cos)), n);
+  }
+}
+
+inline void AddMeanRun(const MeanRunArgs& args) {
+  for (int row = 0; row < args.rows; ++row) TurnCoefficients(args, row);
+  for (int row = 0; row < args.rows; row += kMaxRows) {
+    CodeRows::kMeanRun[std::min(kMaxRows, args.rows - row) - 1](args, row);
+  }
+}
+
+// R rows x 4 entries: a vector holds pairs of one entry. kWhole: their number fills whole vectors.
+template <int R, bool kWhole>
+CONDENSE_SIMD_INLINE void SumMeanTerm(const MeanTermArgs& args, const float* weights,
+                                      const int32_t* positions, Vec (&quads)[R]) {
+  const int64_t pairs = args.pairs;
+  const float* cos[4];
+  const float* sin[4];
+  for (int e = 0; e < 4; ++e) {
+    cos[e] = args.cos + positions[e] * pairs;
+    sin[e] = args.sin + positions[e] * pairs;
+  }
+  Vec sum[R][4];
+  for (int r = 0; r < R; ++r) {
+    for (int e = 0; e < 4; ++e) sum[r][e] = Set(0.0f);
+  }
+  for (int64_t pair = args.first_pair / kLanes * kLanes; pair < args.end_pair; pair += kLanes) {
+    const int n = static_cast<int>(std::min<int64_t>(kLanes, pairs - pair));
+    Vec a[R];
+    Vec b[R];
+    for (int r = 0; r < R; ++r) {
+      const float* weight = weights + r * 2 * pairs + pair;
+      a[r] = kWhole ? Load(weight) : LoadFirst(weight, n);
+      b[r] = kWhole ? Load(weight + pairs) : LoadFirst(weight + pairs, n);
+    }
+    for (int e = 0; e < 4; ++e) {
+      const Vec c = kWhole ? Load(cos[e] + pair) : LoadFirst(cos[e] + pair, n);
+      const Vec s = kWhole ? Load(sin[e] + pair) : LoadFirst(sin[e] + pair, n);
+      for (int r = 0; r < R; ++r) sum[r][e] = Fma(s, b[r], Fma(c, a[r], sum[r][e]));
+    }
+  }
+  for (int r = 0; r < R; ++r) quads[r] = AddQuad(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+}
+
+template <int R, bool kWhole>
+CONDENSE_SIMD_TARGET void AddMeanTermRows(const MeanTermArgs& args, int row) {
+  const float* weights = args.coefficients + static_cast<int64_t>(row) * 2 * args.pairs;
+  for (int entry = 0; entry < args.entries; entry += kLanes) {
+    Vec quads[kLanes / 4][R];
+    for (int g = 0; g < kLanes / 4; ++g) {
+      SumMeanTerm<R, kWhole>(args, weights, args.positions + entry + 4 * g, quads[g]);
+    }
+    for (int r = 0; r < R; ++r) {
+      Vec of_row[kLanes / 4];
+      for (int g = 0; g < kLanes / 4; ++g) of_row[g] = quads[g][r];
+      float* logits = args.logits + (row + r) * args.logit_stride + entry;
+      Store(logits, Add(Load(logits), SumQuads(of_row)));
+    }
+  }
+}
+
+template <bool kWhole>
+void AddMeanTermOfWidth(const MeanTermArgs& args) {
+  int row = 0;
+  for (; row + 3 <= args.rows; row += 3) AddMeanTermRows<3, kWhole>(args, row);
+  if (args.rows - row == 2) AddMeanTermRows<2, kWhole>(args, row);
+  if (args.rows - row == 1) AddMeanTermRows<1, kWhole>(args, row);
+}
+
+inline void AddMeanTerm(const MeanTermArgs& args) {
+  if (args.pairs % kLanes == 0) {
+    AddMeanTermOfWidth<true>(args);
+  } else {
+    AddMeanTermOfWidth<false>(args);
+  }
+}
+
+CONDENSE_SIMD_TARGET inline void AddBias(float* logits, const Half* bias, float factor, int n) {
+  const Vec scale = Set(factor);
+  for (int i = 0; i < n; i += kLanes) {
+    Store(logits + i, Fma(LoadHalf(bias + i), scale, Load(logits + i)));
+  }
+}
+
+}  // namespace condense::cpu::CONDENSE_SIMD_NAMESPACE
