@@ -21,7 +21,7 @@ struct SchedulerOptions {
   int32_t max_sequences = 64;          // running at once
   int32_t decode_reserve_tokens = 32;  // kept free per running sequence when another is admitted
   int32_t max_running_per_tenant = 0;  // 0: no limit
-  absl::Duration aging = absl::Seconds(10);  // waiting this long is worth one level of priority
+  absl::Duration aging = absl::Seconds(10);  // an age of so much is worth one level of priority
 };
 
 // Rules, in order:
@@ -29,15 +29,15 @@ struct SchedulerOptions {
 //  2. What is left of the token budget goes to prompts: the oldest gets at least half of it, the
 //  rest goes to those with
 //     the fewest tokens left, so that a short prompt never waits for the whole of a long one.
-//  3. Waiting sequences are admitted by effective priority (priority + waiting time / aging), then
-//  by the tokens their
+//  3. Waiting sequences are admitted by effective priority (priority + time since submission /
+//  aging), then by the tokens their
 //     tenant was served (fewest first), then by age; strictly in that order, so that nothing is
 //     starved by smaller requests behind it. Admission needs room for all known tokens and the
 //     decode reserve of every running sequence.
 //  4. A sequence that needs room that is not there preempts the newest running sequence of the
 //  lowest priority
-//     (perhaps itself). Each preemption doubles the decode reserve, up to 16 times; it shrinks back
-//     step by step.
+//     (perhaps itself). Each preemption doubles the decode reserve (at least one block), up to 16
+//     times; it shrinks back step by step.
 // Threads: thread-compatible, owner is the engine thread. Pure but for the reservations it makes in
 // the cache.
 class Scheduler {
