@@ -329,7 +329,7 @@ TEST(EngineTest, ReadersAreWokenOncePerStep) {
   std::atomic<int> wakes{0};
   EngineConfig config = TinyConfig();
   config.on_published = [&] { ++wakes; };
-  const auto engine = MakeEngine(config);
+  auto engine = MakeEngine(config);
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (int i = 0; i < 8; ++i) {
     streams.push_back(
@@ -337,7 +337,10 @@ TEST(EngineTest, ReadersAreWokenOncePerStep) {
   }
   for (const auto& stream : streams) static_cast<void>(ReadAll(stream.get()));
   while (!engine->idle()) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_LE(wakes.load(), static_cast<int>(engine->load().steps) + 1);
+  const int steps = static_cast<int>(engine->load().steps);
+  // A reader may see the last token before the call that announces it: the engine's end is after both.
+  engine.reset();
+  EXPECT_LE(wakes.load(), steps + 1);
   EXPECT_GE(wakes.load(), 20);
 }
 
