@@ -114,10 +114,25 @@ struct KvBuildArgs {
   PositionTable positions;
 };
 
+// What entries of one unit hold, as plain numbers on the host: for plans. Null outputs are left out.
+struct KvReadArgs {
+  const std::byte* arena = nullptr;  // device
+  KvBlockShape shape;
+  const KvBuildSource* sources = nullptr;  // host; n entries in all
+  int32_t num_sources = 0;
+  const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
+  PositionTable positions;
+  float* keys = nullptr;         // host [n, D], after RoPE, as exact as stored
+  float* values = nullptr;       // host [n, D]
+  int32_t* positions_out = nullptr;  // host [n]
+  float* biases = nullptr;           // host [n]
+  int32_t* counts = nullptr;         // host [n]
+};
+
 // What queries find in one unit's list: attention of every query over the whole list, for judging a
 // list against another.
 struct KvEvaluateArgs {
-  const float* q = nullptr;          // device [N, H/G, D], after RoPE
+  const float* q = nullptr;          // host [N, H/G, D], after RoPE
   const std::byte* arena = nullptr;  // device
   KvBlockShape shape;
   int32_t num_queries = 0;  // N
@@ -126,9 +141,9 @@ struct KvEvaluateArgs {
   float scale = 0.0f;
   const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
   PositionTable positions;
-  float* out = nullptr;          // device [N, H/G, D]
-  float* log_sum_exp = nullptr;  // device [N, H/G] or null
-  float* mass = nullptr;         // device [N, H/G, num_entries] or null: softmax probabilities
+  float* out = nullptr;          // host [N, H/G, D]
+  float* log_sum_exp = nullptr;  // host [N, H/G] or null
+  float* mass = nullptr;         // host [N, H/G, num_entries] or null: softmax probabilities
 };
 
 }  // namespace condense
