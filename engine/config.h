@@ -9,9 +9,35 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache/compression.h"
 #include "kernels/backend.h"
 
 namespace condense {
+
+// How compaction works, whatever a request asks for. Shares are of 1.
+struct CompactionConfig {
+  int32_t swap_every = 8;            // decode steps of a cycle
+  int32_t cluster_window = 128;      // tokens; of the compressions that the server makes of presets
+  int64_t staging_memory_bytes = 0;  // for blocks under construction; 0: 1/16 of the arena
+  // The memory of a head pool: taken at the start (share of its estimated maximum), when it grows
+  // (share in use), by how much (share of the first size), and the most it may ever hold.
+  double pool_preallocate = 0.6;
+  double pool_grow_at = 0.8;
+  double pool_grow_by = 0.2;
+  int64_t pool_cap_bytes = int64_t{2} << 30;
+  // Fill of the arena: from where candidates are marked, compaction is hurried, and it is forced.
+  double mark_at = 0.4;
+  double soft_limit = 0.7;
+  double hard_limit = 0.9;
+  int32_t grace_tokens = 16;  // the newest tokens, not yet ranked
+  double drop_share = 0.1;  // of the candidates, that policy `attention` drops in a cycle at first
+
+  // INVALID_ARGUMENT naming the field, its value and its limits.
+  absl::Status Validate() const;
+};
+
+// The same for a compression that MakeCompression did not make.
+absl::Status ValidateCompression(const Compression& compression);
 
 struct EngineConfig {
   std::string model_path;
@@ -31,6 +57,9 @@ struct EngineConfig {
   int32_t stream_buffer_tokens =
       4096;                            // undelivered tokens before a slow reader's request is ended
   int32_t max_running_per_tenant = 0;  // 0: no limit
+
+  Compression compression;  // of requests that name none; off
+  CompactionConfig compaction;
 
   // Called by the engine thread once after a step that published events: wake the readers. Must not
   // block.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache/kv_cache.h"
+#include "engine/compression_control.h"
 #include "engine/engine_loop.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
@@ -22,6 +23,7 @@ class Engine::Impl {
  public:
   explicit Impl(EngineConfig config_in)
       : config(std::move(config_in)),
+        compression(config.compression),
         queue(config.max_queued_requests, config.max_queued_tokens, config.stream_buffer_tokens) {}
   ~Impl() {
     if (!thread.joinable()) return;
@@ -43,6 +45,7 @@ class Engine::Impl {
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> cache;
   ModelInfo info;
+  CompressionControl compression;
   RequestQueue queue;
   Metrics* metrics = nullptr;
   std::unique_ptr<EngineLoop> loop;
@@ -118,6 +121,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                                 .tokenizer = tokenizer.get(),
                                 .queue = &queue,
                                 .metrics = metrics,
+                                .compression = &compression,
                                 .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
 }
@@ -151,6 +155,7 @@ absl::Status Engine::Impl::Check(const Request& request) const {
   for (const std::string& stop : request.stop.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("stopping.stop holds an empty string");
   }
+  if (request.compression.has_value()) RETURN_IF_ERROR(ValidateCompression(*request.compression));
   const int64_t wanted = std::max<int64_t>(request.stop.max_tokens, request.score ? 0 : 1);
   if (prompt + wanted > info.max_context) {
     return absl::InvalidArgumentError(
@@ -182,6 +187,7 @@ Engine::~Engine() = default;
 
 absl::StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request) {
   RETURN_IF_ERROR(impl_->Check(request));
+  if (!request.compression.has_value()) request.compression = impl_->compression.Default();
   auto stream = impl_->queue.TryPush(std::move(request), absl::Now());
   if (stream.ok() && impl_->metrics != nullptr) impl_->metrics->requests_accepted.Increment();
   return stream;
@@ -191,7 +197,19 @@ bool Engine::Abort(const std::string& request_id) { return impl_->queue.Cancel(r
 void Engine::Drain() { impl_->queue.Close(); }
 bool Engine::draining() const { return impl_->queue.closed(); }
 bool Engine::idle() const { return impl_->queue.live_requests() == 0; }
-EngineLoad Engine::load() const { return impl_->loop->load(); }
+EngineLoad Engine::load() const {
+  EngineLoad load = impl_->loop->load();
+  load.compaction_mode = impl_->compression.mode();
+  return load;
+}
+absl::Status Engine::SetCompression(Compression compression) {
+  RETURN_IF_ERROR(ValidateCompression(compression));
+  impl_->compression.SetDefault(std::move(compression));
+  return absl::OkStatus();
+}
+Compression Engine::GetCompression() const { return impl_->compression.Default(); }
+void Engine::PauseCompaction(bool paused) { impl_->compression.Pause(paused); }
+bool Engine::compaction_paused() const { return impl_->compression.paused(); }
 const ModelInfo& Engine::model_info() const { return impl_->info; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const ChatTemplate& Engine::chat_template() const { return impl_->chat_template; }

@@ -37,6 +37,15 @@ struct ModelInfo {
   BackendInfo backend;
 };
 
+// Units whose compaction came back, since the start, by what became of it.
+struct SwapTotals {
+  uint64_t accepted = 0;
+  uint64_t refused = 0;  // validation found an error above its limit
+  uint64_t useless = 0;  // it would have saved nothing
+  uint64_t failed = 0;
+  uint64_t dropped = 0;  // the sequence had ended, or its list had changed
+};
+
 // A snapshot, at most one step old.
 struct EngineLoad {
   int32_t running = 0;
@@ -44,7 +53,13 @@ struct EngineLoad {
   int64_t queued_tokens = 0;
   int64_t kv_bytes_used = 0;
   int64_t kv_bytes_total = 0;
+  int64_t kv_bytes_16bit = 0;  // of the same tokens in a 16-bit cache; 0: not known
+  int64_t staging_bytes = 0;   // of blocks under construction
+  int64_t slack_bytes = 0;     // held by pools, in no block that is used
   int64_t logical_tokens = 0;
+  int32_t jobs_out = 0;  // compaction jobs posted and not yet collected
+  SwapTotals swaps;
+  std::string compaction_mode = "uncompressed";  // see CompressionControl::mode; not from a step
   uint64_t steps = 0;
   double tokens_per_second = 0;  // generated, over the last ten seconds
   uint64_t preemptions = 0;
@@ -71,6 +86,14 @@ class Engine {
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request);
   // Ends a live request with CANCELLED within one step. False if there is none of this id.
   bool Abort(const std::string& request_id);
+
+  // The compression of requests that name none, from the next Submit on; running and queued ones
+  // keep theirs. INVALID_ARGUMENT (field, value, limits), and nothing changes.
+  absl::Status SetCompression(Compression compression);
+  Compression GetCompression() const;
+  // While paused nothing is compacted, whatever requests ask for; what is compacted stays so.
+  void PauseCompaction(bool paused);
+  bool compaction_paused() const;
 
   // New requests are refused from now on; running and queued ones go on.
   void Drain();

@@ -120,9 +120,10 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   if (!status.ok()) {
     ++failed_in_a_row_;
     LogError("the step after %d good ones failed: %s", steps_, status.ToString());
+    absl::Status failed = absl::InternalError(std::string(status.message()));
+    if (failed_in_a_row_ < kFailingAfter) SetTransient(&failed);
     for (const StepPlan::Item& item : plan.items) {
-      End(item.sequence, FinishReason::kError, absl::InternalError(std::string(status.message())),
-          computed);
+      End(item.sequence, FinishReason::kError, failed, computed);
     }
     return false;
   }
@@ -263,6 +264,7 @@ void EngineLoop::Publish(const StepPlan& plan, absl::Time now) {
 
 Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
   Receipt receipt;
+  if (parts_.compression != nullptr) receipt.mode = parts_.compression->mode();
   if (sequence.kv() == nullptr || sequence.kv()->committed_tokens == 0) return receipt;
   const KvHolding held = parts_.cache->Held(*sequence.kv());
   receipt.logical_tokens = sequence.kv()->committed_tokens;
@@ -319,6 +321,7 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
     MutexLock lock(&mutex_);
     load_.kv_bytes_used = cache.used_bytes;
     load_.kv_bytes_total = cache.arena_bytes;
+    load_.slack_bytes = cache.slack_bytes;
     load_.logical_tokens = cache.logical_tokens;
     load_.steps = steps_;
     load_.preemptions = preemptions_;
@@ -328,7 +331,8 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
   if (parts_.metrics == nullptr) return;
   Metrics& metrics = *parts_.metrics;
   metrics.kv_bytes_used.Set(static_cast<double>(cache.used_bytes));
-  metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.used_bytes));
+  metrics.kv_bytes_slack.Set(static_cast<double>(cache.slack_bytes));
+  metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.slab_bytes));
   metrics.kv_tokens_logical.Set(static_cast<double>(cache.logical_tokens));
   if (step_end == absl::InfinitePast()) return;
   metrics.last_step_timestamp.Set(absl::ToDoubleSeconds(step_end - absl::UnixEpoch()));

@@ -11,6 +11,7 @@
 
 #include "cache/kv_cache.h"
 #include "engine/batch.h"
+#include "engine/compression_control.h"
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "engine/request_queue.h"
@@ -30,6 +31,7 @@ class EngineLoop {
     const Tokenizer* tokenizer = nullptr;
     RequestQueue* queue = nullptr;
     Metrics* metrics = nullptr;
+    const CompressionControl* compression = nullptr;
     int64_t max_request_tokens = 0;
   };
   EngineLoop(const EngineConfig& config, Parts parts);

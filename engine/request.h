@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache/compression.h"
 #include "kernels/op_args.h"
 
 namespace condense {
@@ -47,6 +48,8 @@ struct Request {
   absl::Time deadline = absl::InfiniteFuture();
   int32_t priority = 0;  // higher goes first
   std::string tenant;    // for fairness; empty is a tenant too
+  // Nothing: the engine's default when the request is submitted; Engine::Submit fills it in.
+  std::optional<Compression> compression;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
@@ -70,10 +73,19 @@ struct Receipt {
   int64_t bytes_held = 0;
   int64_t bytes_16bit = 0;  // of the same tokens in a 16-bit cache
   double ratio = 1.0;
+  int64_t swaps_accepted = 0;     // of units
+  int64_t swaps_refused = 0;      // by validation
+  double min_hit_ratio = 1.0;     // of accepted swaps; 1: there was none
+  double max_output_error = 0.0;  // validated, of accepted swaps
   std::string preset = "off";
   std::string policy = "none";
-  std::string mode = "uncompressed";
+  std::string mode = "uncompressed";  // the engine's when the request ended
 };
+
+// Marks the error of a request that ended through no fault of its own, and says whether it is one:
+// the same request may succeed at once.
+void SetTransient(absl::Status* status);
+bool IsTransient(const absl::Status& status);
 
 // One delivered token. Text is cut at UTF-8 boundaries, so a token may carry the text of several or
 // none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "kernels/base/check.h"
 
 namespace condense {
@@ -21,6 +22,15 @@ const char* FinishReasonName(FinishReason reason) {
       return "error";
   }
   return "unknown";
+}
+
+namespace {
+constexpr char kTransientPayload[] = "condense/transient";
+}  // namespace
+
+void SetTransient(absl::Status* status) { status->SetPayload(kTransientPayload, absl::Cord()); }
+bool IsTransient(const absl::Status& status) {
+  return status.GetPayload(kTransientPayload).has_value();
 }
 
 Sequence::Sequence(Submission submission, int32_t max_tokens, std::vector<TokenId> stop_tokens)

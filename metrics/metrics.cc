@@ -22,6 +22,9 @@ constexpr std::array<const char*, 6> kOutcomeNames = {"stop",     "length",   "c
 constexpr std::array<const char*, 4> kReasonNames = {"queue_full", "too_long", "draining",
                                                      "invalid"};
 constexpr std::array<const char*, 4> kPhaseNames = {"schedule", "forward", "sample", "publish"};
+constexpr std::array<const char*, 5> kCompactionOutcomeNames = {"accepted", "refused", "useless",
+                                                                "failed", "dropped"};
+constexpr std::array<const char*, 3> kCompactionPhaseNames = {"plan", "build", "validate"};
 
 // The limits that service levels are written for (0.45, 0.5, 1.5 and 2 s to the first token; 15,
 // 30, 40, 80, 100 and 200 ms between tokens) are edges, so that an alert needs no interpolation.
@@ -48,6 +51,14 @@ Buckets BatchBuckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}; }
 Buckets TokenBuckets() {
   return {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
           2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+}
+// The guardrails (0.85 and its warning 0.95; 0.05; 1 and 2 ms) are edges too.
+Buckets HitRatioBuckets() { return {.5, .6, .7, .8, .85, .9, .93, .95, .97, .98, .99, 1}; }
+Buckets ErrorBuckets() {
+  return {.0005, .001, .002, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1};
+}
+Buckets AddedSecondsBuckets() {
+  return {.00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1};
 }
 
 }  // namespace
@@ -105,6 +116,8 @@ struct Metrics::Impl {
   std::array<Counter, kOutcomeNames.size()> requests;
   std::array<Counter, kReasonNames.size()> rejections;
   std::array<Histogram, kPhaseNames.size()> step_seconds;
+  std::array<Counter, kCompactionOutcomeNames.size()> compaction_swaps;
+  std::array<Histogram, kCompactionPhaseNames.size()> compaction_seconds;
 
   std::mutex info_mutex;  // guards the two below
   prometheus::Gauge* model_info = nullptr;
@@ -123,6 +136,7 @@ Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>(m
   AddRequestMetrics();
   AddStepMetrics();
   AddKvMetrics();
+  AddCompactionMetrics();
 }
 
 Metrics::~Metrics() = default;
@@ -189,10 +203,47 @@ void Metrics::AddStepMetrics() {
 void Metrics::AddKvMetrics() {
   const std::string bytes_help = "Bytes of the KV cache arena, by state.";
   kv_bytes_used = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "used"}});
+  kv_bytes_staging = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "staging"}});
+  kv_bytes_slack = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "slack"}});
   kv_bytes_free = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "free"}});
   kv_tokens_logical = impl_->AddGauge(
       "kv_tokens", "Tokens that the KV cache stands for, summed over requests, by state.",
       {{"state", "logical"}});
+  kv_ratio = impl_->AddGauge("kv_ratio",
+                             "Bytes of all cached tokens in 16 bits, by the bytes that they take; "
+                             "1 while there are none.");
+  kv_ratio.Set(1);
+}
+
+void Metrics::AddCompactionMetrics() {
+  for (size_t i = 0; i < kCompactionOutcomeNames.size(); ++i) {
+    impl_->compaction_swaps[i] =
+        impl_->AddCounter("compaction_swaps_total", "Compacted units that came back, by outcome.",
+                          {{"outcome", kCompactionOutcomeNames[i]}});
+  }
+  for (size_t i = 0; i < kCompactionPhaseNames.size(); ++i) {
+    impl_->compaction_seconds[i] = impl_->AddHistogram(
+        "compaction_seconds", "Time of one phase of a unit's compaction, in the background.",
+        StepBuckets(), {{"phase", kCompactionPhaseNames[i]}});
+  }
+  compaction_jobs_out = impl_->AddGauge("compaction_jobs_out",
+                                        "Units that are being compacted or wait for their swap.");
+  compaction_no_reserve =
+      impl_->AddCounter("compaction_no_reserve_total",
+                        "Units that were not compacted in a cycle for want of staging memory.");
+  compaction_hit_ratio = impl_->AddHistogram(
+      "compaction_hit_ratio",
+      "Share of attention that lands where it landed before a swap; per validated unit.",
+      HitRatioBuckets());
+  compaction_output_error = impl_->AddHistogram(
+      "compaction_output_error",
+      "Relative error of attention outputs that a swap causes; per validated unit.",
+      ErrorBuckets());
+  step_added_seconds = impl_->AddHistogram(
+      "step_added_seconds", "Time that compaction added to an engine step.", AddedSecondsBuckets());
+  preemptions_avoided =
+      impl_->AddCounter("preemptions_avoided_total",
+                        "Times that compaction made room where a request was to be put back.");
 }
 
 Counter& Metrics::requests(RequestOutcome outcome) {
@@ -203,6 +254,12 @@ Counter& Metrics::rejections(RejectionReason reason) {
 }
 Histogram& Metrics::step_seconds(StepPhase phase) {
   return impl_->step_seconds[static_cast<size_t>(phase)];
+}
+Counter& Metrics::compaction_swaps(CompactionOutcome outcome) {
+  return impl_->compaction_swaps[static_cast<size_t>(outcome)];
+}
+Histogram& Metrics::compaction_seconds(CompactionPhase phase) {
+  return impl_->compaction_seconds[static_cast<size_t>(phase)];
 }
 
 void Metrics::SetModelInfo(const std::string& architecture, const std::string& backend,

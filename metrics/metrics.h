@@ -52,17 +52,22 @@ class Histogram {
 enum class RequestOutcome { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
 enum class RejectionReason { kQueueFull, kTooLong, kDraining, kInvalid };
 enum class StepPhase { kSchedule, kForward, kSample, kPublish };
+enum class CompactionOutcome { kAccepted, kRefused, kUseless, kFailed, kDropped };
+enum class CompactionPhase { kPlan, kBuild, kValidate };
 
 // Owns: the registry. Threads: thread-safe. Every series carries the label `model` and exists, at
-// zero, from construction; only model_info and kv_config_info appear when they are set.
+// zero (kv_ratio: 1), from construction; only model_info and kv_config_info appear when they are
+// set.
 class Metrics {
  public:
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
-  Counter& requests(RequestOutcome outcome);    // condense_requests_total{outcome}
-  Counter& rejections(RejectionReason reason);  // condense_rejections_total{reason}
-  Histogram& step_seconds(StepPhase phase);     // condense_step_seconds{phase}
+  Counter& requests(RequestOutcome outcome);             // condense_requests_total{outcome}
+  Counter& rejections(RejectionReason reason);           // condense_rejections_total{reason}
+  Histogram& step_seconds(StepPhase phase);              // condense_step_seconds{phase}
+  Counter& compaction_swaps(CompactionOutcome outcome);  // condense_compaction_swaps_total{outcome}
+  Histogram& compaction_seconds(CompactionPhase phase);  // condense_compaction_seconds{phase}
   // Constant 1, the facts are labels: condense_model_info{architecture,backend,device} and
   // condense_kv_config_info{block_tokens,arena_bytes}. A second call replaces the first.
   void SetModelInfo(const std::string& architecture, const std::string& backend,
@@ -87,10 +92,19 @@ class Metrics {
   Gauge running;                       // condense_requests_running
   Gauge queued;                        // condense_requests_queued
   Gauge queued_tokens;                 // condense_queued_tokens
-  Gauge kv_bytes_used, kv_bytes_free;  // condense_kv_bytes{state=used|free}
-  Gauge kv_tokens_logical;             // condense_kv_tokens{state=logical}
-  Gauge last_step_timestamp;           // condense_engine_last_step_timestamp_seconds: Unix time
-  Gauge draining;                      // condense_draining: 0 or 1
+  // condense_kv_bytes{state=used|staging|slack|free}: blocks of sequences, blocks under
+  // construction, the rest of what pools hold, the rest of the arena.
+  Gauge kv_bytes_used, kv_bytes_staging, kv_bytes_slack, kv_bytes_free;
+  Gauge kv_ratio;           // condense_kv_ratio: bytes in 16 bits / bytes held, over live sequences
+  Gauge kv_tokens_logical;  // condense_kv_tokens{state=logical}
+  Gauge compaction_jobs_out;          // condense_compaction_jobs_out
+  Counter compaction_no_reserve;      // condense_compaction_no_reserve_total
+  Histogram compaction_hit_ratio;     // condense_compaction_hit_ratio: per validated unit
+  Histogram compaction_output_error;  // condense_compaction_output_error: per validated unit
+  Histogram step_added_seconds;       // condense_step_added_seconds: per step, by compaction
+  Counter preemptions_avoided;        // condense_preemptions_avoided_total
+  Gauge last_step_timestamp;          // condense_engine_last_step_timestamp_seconds: Unix time
+  Gauge draining;                     // condense_draining: 0 or 1
 
   std::shared_ptr<prometheus::Registry> registry() const;
   // The text that /metrics serves.
@@ -101,6 +115,7 @@ class Metrics {
   void AddRequestMetrics();
   void AddStepMetrics();
   void AddKvMetrics();
+  void AddCompactionMetrics();
 
   std::unique_ptr<Impl> impl_;
 };

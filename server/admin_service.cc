@@ -5,7 +5,9 @@
 
 #include "condense/v1/admin.grpc.pb.h"
 #include "kernels/base/mutex.h"
+#include "kernels/base/status_macros.h"
 #include "metrics/log.h"
+#include "server/convert_compression.h"
 #include "server/convert_status.h"
 #include "server/field_check.h"
 #include "server/service_context.h"
@@ -84,7 +86,49 @@ class AdminService final : public v1::Admin::CallbackService {
     return DrainReactor::Start(context_.lifecycle, timeout, response);
   }
 
+  grpc::ServerUnaryReactor* SetCompression(grpc::CallbackServerContext* call,
+                                           const v1::SetCompressionRequest* request,
+                                           v1::SetCompressionResponse* response) override {
+    const absl::Status status = Change(*request);
+    if (status.ok()) FillState(response->mutable_state());
+    return FinishWith(call, status);
+  }
+
+  grpc::ServerUnaryReactor* GetCompression(grpc::CallbackServerContext* call,
+                                           const v1::GetCompressionRequest* /*request*/,
+                                           v1::GetCompressionResponse* response) override {
+    FillState(response->mutable_state());
+    return FinishWith(call, absl::OkStatus());
+  }
+
  private:
+  absl::Status Change(const v1::SetCompressionRequest& request) {
+    Engine& engine = *context_.engine;
+    ASSIGN_OR_RETURN(
+        std::optional<Compression> compression,
+        ToCompression(request.compression(), engine.config().compaction.cluster_window));
+    if (!compression.has_value() && !request.has_paused()) {
+      return absl::InvalidArgumentError(
+          "nothing is set; must be at least one of compression.preset, compression.policy, "
+          "compression.ratio, paused");
+    }
+    if (compression.has_value()) {
+      LogInfo("compression of new requests: preset %s, policy %s, ratio %g", compression->preset,
+              compression->policy, compression->ratio);
+      RETURN_IF_ERROR(engine.SetCompression(*std::move(compression)));
+    }
+    if (request.has_paused()) {
+      LogInfo("compaction is %s", request.paused() ? "paused" : "on");
+      engine.PauseCompaction(request.paused());
+    }
+    return absl::OkStatus();
+  }
+
+  void FillState(v1::CompressionState* state) const {
+    const Engine& engine = *context_.engine;
+    FillCompressionState(engine.GetCompression(), engine.compaction_paused(), engine.load(), state);
+  }
+
   static grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* call,
                                               const absl::Status& status) {
     grpc::ServerUnaryReactor* reactor = call->DefaultReactor();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
+#include "server/convert_compression.h"
 #include "server/field_check.h"
 
 namespace condense {
@@ -192,6 +193,7 @@ absl::StatusOr<GenerateCall> ToGenerateCall(const v1::GenerateRequest& message,
   request.priority = message.priority();
   RETURN_IF_ERROR(CheckName("tenant", message.tenant(), model.limits.max_tenant_bytes));
   request.tenant = message.tenant();
+  ASSIGN_OR_RETURN(request.compression, ToCompression(message.compression(), model.cluster_window));
   request.deadline = deadline;
   ASSIGN_OR_RETURN(request.prompt, EncodePrompt(message, 1, 1, model));
   return call;
@@ -206,6 +208,9 @@ absl::StatusOr<Request> ToScoreRequest(const v1::ScoreRequest& message,
                                          model.limits));
   request.score = true;
   request.sampling.temperature = 0;
+  ASSIGN_OR_RETURN(request.compression, ToCompression(message.compression(), model.cluster_window));
+  // Without being asked, a score is the model's, whatever the default of the cache.
+  if (!request.compression.has_value()) request.compression = Compression();
   request.deadline = deadline;
   ASSIGN_OR_RETURN(request.prompt, EncodePrompt(message, 2, 0, model));
   return request;

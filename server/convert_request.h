@@ -12,6 +12,7 @@
 #include "condense/v1/common.pb.h"
 #include "condense/v1/inference.pb.h"
 #include "condense/v1/text.pb.h"
+#include "engine/config.h"
 #include "engine/engine.h"
 #include "server/limits.h"
 
@@ -23,6 +24,7 @@ struct ServedModel {
   const Tokenizer& tokenizer;
   const ChatTemplate& chat_template;
   const Limits& limits;
+  int32_t cluster_window = CompactionConfig().cluster_window;
 };
 
 // What the client wants to see of the answer.

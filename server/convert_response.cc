@@ -3,6 +3,7 @@
 #include <numeric>
 #include <optional>
 
+#include "server/convert_compression.h"
 #include "server/convert_status.h"
 
 namespace condense {
@@ -17,6 +18,10 @@ void FillReceipt(const Receipt& receipt, v1::CompactionReceipt* message) {
   message->set_preset(receipt.preset);
   message->set_policy(receipt.policy);
   message->set_mode(receipt.mode);
+  message->set_swaps_accepted(receipt.swaps_accepted);
+  message->set_swaps_refused(receipt.swaps_refused);
+  message->set_min_hit_ratio(receipt.min_hit_ratio);
+  message->set_max_output_error(receipt.max_output_error);
 }
 
 v1::FinishReason ToProto(FinishReason reason) {
@@ -78,7 +83,7 @@ void FillError(const TokenEvent& event, v1::GenerateEvent::Error* message) {
   message->set_message(std::string(event.status.message()));
   const std::optional<absl::Duration> retry_after = RetryAfter(event.status);
   message->set_retryable(retry_after.has_value() || absl::IsUnavailable(event.status) ||
-                         absl::IsInternal(event.status));
+                         IsTransient(event.status));
   if (retry_after.has_value()) {
     message->set_retry_after_seconds(absl::ToDoubleSeconds(*retry_after));
   }
@@ -101,6 +106,7 @@ void FillScore(const TokenEvent& event, v1::ScoreResponse* message) {
     message->set_mean_nll(-sum / static_cast<double>(logprobs.size()));
   }
   FillUsage(event.usage, message->mutable_usage());
+  FillReceipt(event.receipt, message->mutable_receipt());
 }
 
 void FillModelInfo(const ServedModel& model, v1::GetModelInfoResponse* message) {
@@ -135,6 +141,12 @@ void FillLoad(const EngineLoad& load, absl::Time now, v1::GetLoadResponse* messa
   if (load.has_work && load.last_step != absl::InfinitePast()) {
     message->set_seconds_since_last_step(absl::ToDoubleSeconds(now - load.last_step));
   }
+  message->set_kv_bytes_staging(load.staging_bytes);
+  message->set_kv_bytes_slack(load.slack_bytes);
+  message->set_kv_bytes_16bit(load.kv_bytes_16bit);
+  message->set_kv_ratio(HeldRatio(load));
+  message->set_compaction_jobs_out(load.jobs_out);
+  FillSwaps(load.swaps, message->mutable_swaps());
 }
 
 }  // namespace condense

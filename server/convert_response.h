@@ -26,7 +26,7 @@ void FillFinished(const TokenEvent& event, v1::GenerateResponse* message);
 // REQUIRES: event.kind is kFinished and event.status is not OK.
 void FillError(const TokenEvent& event, v1::GenerateEvent::Error* message);
 void FillUsage(const Usage& usage, v1::Usage* message);
-// Log-probabilities, their mean, and usage.
+// Log-probabilities, their mean, usage and receipt.
 void FillScore(const TokenEvent& event, v1::ScoreResponse* message);
 
 void FillModelInfo(const ServedModel& model, v1::GetModelInfoResponse* message);

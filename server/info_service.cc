@@ -9,7 +9,7 @@ namespace condense {
 namespace {
 
 // Grows with every field that is added to condense.v1.
-constexpr int32_t kSchemaRevision = 1;
+constexpr int32_t kSchemaRevision = 2;
 
 v1::GetServerInfoResponse::State ToProto(ServingState state) {
   switch (state) {
@@ -44,7 +44,11 @@ class InfoService final : public v1::Info::CallbackService {
     response->set_schema_revision(kSchemaRevision);
     response->set_uptime_seconds(absl::ToDoubleSeconds(context_.lifecycle->uptime()));
     response->set_state(ToProto(context_.lifecycle->state()));
-    response->set_compression_mode(Receipt().mode);
+    const Compression compression = context_.engine->GetCompression();
+    response->set_compression_mode(context_.engine->load().compaction_mode);
+    response->set_compression_preset(compression.preset);
+    response->set_compression_policy(compression.policy);
+    response->set_compression_ratio(compression.ratio);
     auto& limits = *response->mutable_limits();
     VisitLimits(context_.limits, [&](const char* name, int64_t value) { limits[name] = value; });
     limits["max_prompt_tokens"] = model.max_context - 1;

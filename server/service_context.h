@@ -23,7 +23,8 @@ struct ServiceContext {
   absl::Duration drain_timeout;
 
   ServedModel model() const {
-    return {engine->model_info(), engine->tokenizer(), engine->chat_template(), limits};
+    return {engine->model_info(), engine->tokenizer(), engine->chat_template(), limits,
+            engine->config().compaction.cluster_window};
   }
 };
 

@@ -84,6 +84,15 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   metrics.kv_bytes_free.Set(5);
   metrics.kv_tokens_logical.Set(6);
   metrics.prompt_tokens.Increment(7);
+  metrics.kv_bytes_staging.Set(8);
+  metrics.kv_bytes_slack.Set(9);
+  metrics.kv_ratio.Set(4.25);
+  metrics.compaction_swaps(CompactionOutcome::kAccepted).Increment(10);
+  metrics.compaction_swaps(CompactionOutcome::kDropped).Increment(11);
+  metrics.compaction_seconds(CompactionPhase::kValidate).Observe(0.5);
+  metrics.compaction_jobs_out.Set(12);
+  metrics.compaction_no_reserve.Increment(13);
+  metrics.preemptions_avoided.Increment(14);
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"stop\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"error\"} 2\n"));
@@ -94,6 +103,18 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"free\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_tokens{model=\"tiny\",state=\"logical\"} 6\n"));
   EXPECT_THAT(text, HasSubstr("condense_prompt_tokens_total{model=\"tiny\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"staging\"} 8\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"slack\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_ratio{model=\"tiny\"} 4.25\n"));
+  const std::string swaps = "condense_compaction_swaps_total{model=\"tiny\",outcome=";
+  EXPECT_THAT(text, HasSubstr(swaps + "\"accepted\"} 10\n"));
+  EXPECT_THAT(text, HasSubstr(swaps + "\"dropped\"} 11\n"));
+  EXPECT_THAT(text, HasSubstr(swaps + "\"refused\"} 0\n"));
+  EXPECT_THAT(
+      text, HasSubstr("condense_compaction_seconds_sum{model=\"tiny\",phase=\"validate\"} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("condense_compaction_jobs_out{model=\"tiny\"} 12\n"));
+  EXPECT_THAT(text, HasSubstr("condense_compaction_no_reserve_total{model=\"tiny\"} 13\n"));
+  EXPECT_THAT(text, HasSubstr("condense_preemptions_avoided_total{model=\"tiny\"} 14\n"));
   EXPECT_EQ(metrics.prompt_tokens.value(), 7);
   EXPECT_EQ(metrics.kv_bytes_used.value(), 4);
 }
@@ -109,6 +130,24 @@ TEST(MetricsTest, ServiceLevelLimitsAreBucketEdges) {
               HasSubstr("condense_inter_token_seconds_bucket{model=\"tiny\",le=\"0.075\"} 0\n"));
   EXPECT_THAT(text,
               HasSubstr("condense_inter_token_seconds_bucket{model=\"tiny\",le=\"0.08\"} 1\n"));
+}
+
+TEST(MetricsTest, GuardrailsOfCompactionAreBucketEdges) {
+  Metrics metrics("tiny");
+  metrics.compaction_hit_ratio.Observe(0.85);
+  metrics.compaction_output_error.Observe(0.05);
+  metrics.step_added_seconds.Observe(0.002);
+  const std::string text = metrics.Serialize();
+  const auto bucket = [](const std::string& name, const std::string& le, int count) {
+    return HasSubstr("condense_" + name + "_bucket{model=\"tiny\",le=\"" + le + "\"} " +
+                     std::to_string(count) + "\n");
+  };
+  EXPECT_THAT(text, bucket("compaction_hit_ratio", "0.8", 0));
+  EXPECT_THAT(text, bucket("compaction_hit_ratio", "0.85", 1));
+  EXPECT_THAT(text, bucket("compaction_output_error", "0.04", 0));
+  EXPECT_THAT(text, bucket("compaction_output_error", "0.05", 1));
+  EXPECT_THAT(text, bucket("step_added_seconds", "0.001", 0));
+  EXPECT_THAT(text, bucket("step_added_seconds", "0.002", 1));
 }
 
 TEST(MetricsTest, SecondModelInfoReplacesTheFirst) {

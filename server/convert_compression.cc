@@ -1,0 +1,89 @@
+#include "server/convert_compression.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "server/field_check.h"
+
+namespace condense {
+namespace {
+
+// What may be quoted in a refusal.
+constexpr int64_t kMaxNameBytes = 64;
+
+// MakeCompression's errors begin with the field.
+absl::StatusOr<Compression> Make(const std::string& preset, std::optional<std::string_view> policy,
+                                 std::optional<double> ratio, int32_t cluster_window,
+                                 const char* prefix) {
+  absl::StatusOr<Compression> made = MakeCompression(preset, policy, ratio);
+  if (!made.ok()) {
+    return absl::Status(made.status().code(),
+                        absl::StrCat(prefix, std::string(made.status().message())));
+  }
+  made->cluster_window = cluster_window;
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Compression>> ToCompression(const v1::Compression& message,
+                                                         int32_t cluster_window) {
+  if (!message.has_preset() && !message.has_policy() && !message.has_ratio()) return std::nullopt;
+  RETURN_IF_ERROR(CheckName("compression.preset", message.preset(), kMaxNameBytes));
+  RETURN_IF_ERROR(CheckName("compression.policy", message.policy(), kMaxNameBytes));
+  std::optional<std::string_view> policy;
+  std::optional<double> ratio;
+  if (message.has_policy()) policy = message.policy();
+  if (message.has_ratio()) {
+    RETURN_IF_ERROR(CheckRange("compression.ratio", message.ratio(), 1, kMaxRatio));
+    ratio = message.ratio();
+  }
+  ASSIGN_OR_RETURN(Compression made, Make(message.has_preset() ? message.preset() : kDefaultPreset,
+                                          policy, ratio, cluster_window, "compression."));
+  return std::optional<Compression>(std::move(made));
+}
+
+absl::StatusOr<Compression> CompressionOfFlags(const std::string& preset, const std::string& policy,
+                                               double ratio, int32_t cluster_window) {
+  std::optional<std::string_view> given_policy;
+  std::optional<double> given_ratio;
+  if (!policy.empty()) given_policy = policy;
+  if (ratio != 0) {
+    RETURN_IF_ERROR(CheckRange("--ratio", ratio, 1, kMaxRatio));
+    given_ratio = ratio;
+  }
+  return Make(preset, given_policy, given_ratio, cluster_window, "--");
+}
+
+void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message) {
+  message->set_accepted(swaps.accepted);
+  message->set_refused(swaps.refused);
+  message->set_useless(swaps.useless);
+  message->set_failed(swaps.failed);
+  message->set_dropped(swaps.dropped);
+}
+
+double HeldRatio(const EngineLoad& load) {
+  if (load.kv_bytes_used <= 0 || load.kv_bytes_16bit <= 0) return 1.0;
+  return static_cast<double>(load.kv_bytes_16bit) / static_cast<double>(load.kv_bytes_used);
+}
+
+void FillCompressionState(const Compression& compression, bool paused, const EngineLoad& load,
+                          v1::CompressionState* message) {
+  message->set_preset(compression.preset);
+  message->set_policy(compression.policy);
+  message->set_ratio(compression.ratio);
+  for (const KvFormat format : compression.formats) message->add_formats(KvFormatName(format));
+  message->set_paused(paused);
+  message->set_mode(load.compaction_mode);
+  FillSwaps(load.swaps, message->mutable_swaps());
+  message->set_jobs_out(load.jobs_out);
+  message->set_bytes_held(load.kv_bytes_used);
+  message->set_bytes_16bit(load.kv_bytes_16bit);
+  message->set_ratio_held(HeldRatio(load));
+  message->set_staging_bytes(load.staging_bytes);
+  message->set_slack_bytes(load.slack_bytes);
+}
+
+}  // namespace condense
