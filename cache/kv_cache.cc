@@ -158,6 +158,8 @@ void KvCache::Commit(KvSequence* sequence, int32_t tokens) {
       ReturnFront(unit, &table, droppable / blocks_per_part * blocks_per_part);
     }
   }
+  whole_blocks_ += WholeBlocks(sequence->committed_tokens + tokens) -
+                   WholeBlocks(sequence->committed_tokens);
   sequence->committed_tokens += tokens;
   logical_tokens_ += tokens;
 }
@@ -186,6 +188,7 @@ void KvCache::Release(KvSequence* sequence) {
     table.Clear();
   }
   logical_tokens_ -= sequence->committed_tokens;
+  whole_blocks_ -= WholeBlocks(sequence->committed_tokens);
   sequence->committed_tokens = 0;
   --num_sequences_;
 }
@@ -266,6 +269,7 @@ bool KvCache::TryCopy(const KvSequence& from, KvSequence* to) {
   if (!from.empty()) ++num_sequences_;
   to->committed_tokens = from.committed_tokens;
   logical_tokens_ += from.committed_tokens;
+  whole_blocks_ += WholeBlocks(from.committed_tokens);
   for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
     CHECK_EQ(from.tickets[unit], 0);
     to->tables[unit] = from.tables[unit];
@@ -298,7 +302,7 @@ bool KvCache::TryCopy(const KvSequence& from, KvSequence* to) {
 
 int64_t KvCache::PeakBlocks(int32_t layer, int64_t tokens) const {
   const int64_t block_tokens = layout_.block.block_tokens;
-  const int64_t whole = (tokens + block_tokens - 1) / block_tokens;
+  const int64_t whole = WholeBlocks(tokens);
   const int64_t window = layout_.window(layer);
   if (window == 0) return whole;
   // After a Commit less than window - 1 and a part stay; the next step adds its own behind them.
@@ -307,8 +311,7 @@ int64_t KvCache::PeakBlocks(int32_t layer, int64_t tokens) const {
 }
 
 bool KvCache::FitsInto(int64_t tokens, int64_t reserve_tokens, bool empty_cache) const {
-  const int64_t block_tokens = layout_.block.block_tokens;
-  const int64_t reserve_blocks = (reserve_tokens + block_tokens - 1) / block_tokens;
+  const int64_t reserve_blocks = WholeBlocks(reserve_tokens);
   int64_t blocks = 0;
   for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
     const int64_t needed = PeakBlocks(unit / layout_.num_kv_heads, tokens) + reserve_blocks;
@@ -339,8 +342,7 @@ int64_t KvCache::LongestSequence() const {
 }
 
 KvHolding KvCache::Held(const KvSequence& sequence) const {
-  const int64_t block_tokens = layout_.block.block_tokens;
-  const int64_t whole_blocks = (sequence.committed_tokens + block_tokens - 1) / block_tokens;
+  const int64_t whole_blocks = WholeBlocks(sequence.committed_tokens);
   KvHolding held;
   for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
     const BlockTable& table = sequence.tables[unit];
@@ -353,6 +355,19 @@ KvHolding KvCache::Held(const KvSequence& sequence) const {
         windowed ? bytes : whole_blocks * block_bytes_16bit_;
   }
   return held;
+}
+
+int64_t KvCache::WholeBlocks(int64_t tokens) const {
+  return (tokens + layout_.block.block_tokens - 1) / layout_.block.block_tokens;
+}
+
+int64_t KvCache::Bytes16Bit() const {
+  int64_t bytes = 0;
+  for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
+    const bool windowed = layout_.window(unit / layout_.num_kv_heads) > 0;
+    bytes += windowed ? pools_[unit].used_bytes() : whole_blocks_ * block_bytes_16bit_;
+  }
+  return bytes;
 }
 
 KvCacheStats KvCache::Stats() const {

@@ -134,6 +134,8 @@ class KvCache {
   }
   const HeadPool& pool(int32_t unit) const { return pools_[unit]; }
   KvCacheStats Stats() const;
+  // Of all live sequences: the sum of KvHolding::bytes_16bit.
+  int64_t Bytes16Bit() const;
   const KvLayout& layout() const { return layout_; }
   std::byte* arena() const { return arena_.data(); }
 
@@ -163,6 +165,7 @@ class KvCache {
   // under the caps, beside what is `used` now or in an empty cache.
   bool FitsInto(int64_t tokens, int64_t reserve_tokens, bool empty_cache) const;
   int64_t LongestSequence() const;
+  int64_t WholeBlocks(int64_t tokens) const;
   void ReturnFront(int32_t unit, BlockTable* table, int32_t num_blocks);
   Stage TakeStage(KvTicket ticket);
 
@@ -181,6 +184,7 @@ class KvCache {
   int64_t max_sequence_tokens_ = 0;
   int64_t num_sequences_ = 0;  // not empty
   int64_t logical_tokens_ = 0;
+  int64_t whole_blocks_ = 0;  // that the committed tokens of all sequences fill, per unit
 };
 
 }  // namespace condense

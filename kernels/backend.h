@@ -49,6 +49,7 @@ struct BackendInfo {
   std::string name;          // "cpu", "cuda", "reference"
   std::string device;        // for people: "2 threads, avx512-vnni"
   int64_t memory_bytes = 0;  // of the device (CPU: physical RAM)
+  int32_t num_threads = 0;   // of this machine's cores that its ops keep busy
 };
 
 // Threads: one owner thread calls everything (the engine's); Allocate/Free may be called by the

@@ -114,7 +114,7 @@ class CpuBackend final : public Backend {
     return {"cpu",
             absl::StrFormat("%d thread%s, %s", pool_.num_threads(),
                             pool_.num_threads() == 1 ? "" : "s", CpuIsaName(isa_)),
-            memory_bytes_};
+            memory_bytes_, pool_.num_threads()};
   }
   absl::StatusOr<Buffer> Allocate(int64_t size_bytes) override;
   void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) override {
