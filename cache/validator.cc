@@ -63,12 +63,13 @@ double Validator::HitRatio(const float* front, const float* back) {
   for (size_t e = 0; e < map_.back_of.size(); ++e) {
     if (map_.back_of[e] != SwapMap::kDropped) hits_[map_.back_of[e]] += front[e];
   }
-  double sum = 0.0;
+  double sum = 0.0, total = 0.0;
   for (size_t c = 0; c < hits_.size(); ++c) {
-    // Not std::min, which would hide a NaN.
-    sum += back[c] < hits_[c] ? double{back[c]} : hits_[c] + 0.0 * back[c];
+    sum += std::min<double>(back[c], hits_[c]);
+    total += back[c] + hits_[c];
   }
-  return sum;
+  // A minimum hides numbers that are not finite.
+  return sum + 0.0 * total;
 }
 
 SwapQuality Validator::Quality() const {
