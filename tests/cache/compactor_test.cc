@@ -31,7 +31,7 @@ class CompactorTest : public testing::Test {
     options.group = 3;
     options.centred_layers.assign(2, true);
     cache_ = KvCache::Make(&backend_, layout,
-                           {.arena_bytes = 24 * layout.slab_bytes(),
+                           {.arena_bytes = 40 * layout.slab_bytes(),
                             .staging_bytes = staging_slabs * layout.slab_bytes()})
                  .value();
     mailbox_ = std::make_unique<CompactionMailbox>(mailbox_jobs);
