@@ -24,36 +24,38 @@ class TextService final : public v1::Text::CallbackService {
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* call,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
-    return FinishWith(call, Tokenize(*request, response));
+    return FinishWith(call, AnswerTokenize(*request, response));
   }
 
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* call,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override {
-    return FinishWith(call, Detokenize(*request, response));
+    return FinishWith(call, AnswerDetokenize(*request, response));
   }
 
   grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* call,
                                        const v1::RenderChatRequest* request,
                                        v1::RenderChatResponse* response) override {
-    return FinishWith(call, RenderChat(*request, response));
+    return FinishWith(call, AnswerRenderChat(*request, response));
   }
 
  private:
-  absl::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
+  absl::Status AnswerTokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
     ASSIGN_OR_RETURN(const std::vector<TokenId> ids, ToTokenIds(request, context_.model()));
     response->mutable_token_ids()->Add(ids.begin(), ids.end());
     return absl::OkStatus();
   }
 
-  absl::Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) {
+  absl::Status AnswerDetokenize(const v1::DetokenizeRequest& request,
+                                v1::DetokenizeResponse* response) {
     ASSIGN_OR_RETURN(const std::vector<TokenId> ids, ToTokenIds(request, context_.model()));
     response->set_raw(context_.engine->tokenizer().Decode(ids, request.special()));
     response->set_text(ReplaceInvalidUtf8(response->raw()));
     return absl::OkStatus();
   }
 
-  absl::Status RenderChat(const v1::RenderChatRequest& request, v1::RenderChatResponse* response) {
+  absl::Status AnswerRenderChat(const v1::RenderChatRequest& request,
+                                v1::RenderChatResponse* response) {
     const ServedModel model = context_.model();
     ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages,
                      ToChatMessages(request.chat(), model.limits));
