@@ -374,6 +374,7 @@ TEST(EngineTest, EveryBackendCallMayFailOnce) {
     const Answer failed = RunRequest(engine.get(), GreedyRequest("f", RandomPrompt(1, 6), 3));
     EXPECT_EQ(failed.last.reason, FinishReason::kError) << "call " << n;
     EXPECT_EQ(failed.last.status.code(), absl::StatusCode::kInternal) << "call " << n;
+    EXPECT_TRUE(IsTransient(failed.last.status)) << "call " << n;  // the next step is a new one
     EXPECT_EQ(SettledKvBytes(*engine), 0) << "call " << n;
     const Answer next = RunRequest(engine.get(), GreedyRequest("n", RandomPrompt(1, 6), 3));
     EXPECT_EQ(next.ids, good.ids) << "after call " << n;
