@@ -13,8 +13,8 @@ namespace condense {
 
 // Blocks stand in logical order: positions ascend. Sealed blocks come first and never change; the
 // open block holds the newest entries, fewer than B; blocks behind it are room for entries to come.
-// Owns: the order and the counts. The memory belongs to the unit's HeadPool: who clears a table
-// frees its blocks. Threads: thread-compatible, owner is the engine thread.
+// Owns: the order and the counts. The memory belongs to the cache's pools: who clears a table frees
+// its blocks. Threads: thread-compatible, owner is the engine thread.
 class BlockTable {
  public:
   explicit BlockTable(int32_t block_tokens) : block_tokens_(block_tokens) {}
@@ -33,9 +33,18 @@ class BlockTable {
   int32_t NumDroppable(int32_t tokens) const;
   // REQUIRES: that many blocks are sealed.
   void DropFront(int32_t num_blocks);
+  // `back`, with counts, takes the place of the sealed blocks [first, first + num_blocks).
+  // REQUIRES: they are sealed.
+  void Replace(int32_t first, int32_t num_blocks, std::span<const KvBlockRef> back);
   void Clear();
+  // The same table over other blocks, one for one. REQUIRES: as many as there are.
+  void SetBlocks(std::span<const KvBlockRef> blocks);
 
   std::span<const KvBlockRef> blocks() const { return blocks_; }
+  int32_t num_sealed() const { return num_sealed_; }
+  // Position of the first entry of a block; for one that Replace brought in, of the range it stands
+  // for.
+  int32_t first_position(int32_t block) const { return first_positions_[block]; }
   int32_t committed_entries() const { return sealed_entries_ + open_entries_; }
 
  private:
@@ -43,6 +52,8 @@ class BlockTable {
 
   int32_t block_tokens_;  // B
   std::vector<KvBlockRef> blocks_;
+  std::vector<int32_t> first_positions_;  // of blocks_
+  int32_t next_position_ = 0;             // of the next block to be appended
   int32_t num_sealed_ = 0;
   int32_t sealed_entries_ = 0;  // sum of their counts
   int32_t open_entries_ = 0;    // committed entries of the open block, in [0, B)

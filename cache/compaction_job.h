@@ -73,10 +73,14 @@ struct CompactionResult {
   int32_t entries_before = 0;      // of the range
   int32_t entries_after = 0;
   Shortfall shortfall = Shortfall::kNone;
-  float cosine = 0.0f;          // the lowest that merged; 0: none did
-  std::vector<uint8_t> marked;  // of the new entries
+  float cosine = 0.0f;  // the lowest that merged; 0: none did
+  // Of the new entries, which are the old ones where their number is the same; empty: none.
+  std::vector<uint8_t> marked;
   SwapQuality quality;
-  double plan_seconds = 0.0, build_seconds = 0.0, validate_seconds = 0.0;
+  int32_t held_out_queries = 0;  // that `quality` is the mean of; 0: nothing was measured
+  // Wall time of the phases that were reached.
+  double read_seconds = 0.0, evidence_seconds = 0.0, plan_seconds = 0.0;
+  double build_seconds = 0.0, validate_seconds = 0.0;
 };
 
 }  // namespace condense

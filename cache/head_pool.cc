@@ -1,69 +1,53 @@
 #include "cache/head_pool.h"
 
 #include <algorithm>
-#include <bit>
 
+#include "absl/strings/str_format.h"
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace condense {
 namespace {
 
-constexpr int64_t kMaxBlocksPerSlab =
-    64;  // width of a slab's mask; the smallest 16-bit block needs all
+absl::Status CheckShare(const char* name, double value) {
+  if (value > 0.0 && value <= 1.0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %g, must be above 0 and at most 1", name, value));
+}
 
 }  // namespace
 
-HeadPool::HeadPool(Arena* arena, KvFormat format, int64_t block_bytes)
-    : arena_(arena),
-      format_(format),
-      block_bytes_(block_bytes),
-      blocks_per_slab_(std::min(arena->slab_bytes() / block_bytes, kMaxBlocksPerSlab)),
-      all_free_(~uint64_t{0} >> (kMaxBlocksPerSlab - blocks_per_slab_)) {
-  CHECK_EQ(block_bytes % 64, 0);
-  CHECK_GE(blocks_per_slab_, 1);
+absl::Status HeadPoolOptions::Validate() const {
+  RETURN_IF_ERROR(CheckShare("pool_preallocate", preallocate));
+  RETURN_IF_ERROR(CheckShare("pool_grow_at", grow_at));
+  RETURN_IF_ERROR(CheckShare("pool_grow_by", grow_by));
+  if (cap_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("pool_cap_bytes is %d, must be 0 (no cap) or more", cap_bytes));
+  }
+  return absl::OkStatus();
 }
 
-bool HeadPool::TryGrow() {
-  const std::optional<int64_t> offset = arena_->TryTake();
-  if (!offset) return false;
-  partial_.push_front({*offset, all_free_});
-  slabs_.emplace(*offset, partial_.begin());
-  return true;
+HeadPool::HeadPool(const HeadPoolOptions& options, int64_t estimate_bytes)
+    : grow_at_(options.grow_at),
+      cap_bytes_(options.cap_bytes > 0 ? options.cap_bytes : INT64_MAX) {
+  const double start = options.preallocate * static_cast<double>(estimate_bytes);
+  capacity_bytes_ = std::min(cap_bytes_, std::max<int64_t>(1, static_cast<int64_t>(start)));
+  step_bytes_ = std::max<int64_t>(
+      1, static_cast<int64_t>(options.grow_by * static_cast<double>(capacity_bytes_)));
 }
 
-std::optional<KvBlockRef> HeadPool::TryAllocate() {
-  if (partial_.empty() && !TryGrow()) return std::nullopt;
-  Slab& slab = partial_.front();
-  const int index = std::countr_zero(slab.free_blocks);
-  slab.free_blocks &= slab.free_blocks - 1;
-  if (slab.free_blocks == 0) full_.splice(full_.begin(), partial_, partial_.begin());
-  ++used_blocks_;
-  const int64_t offset = slab.offset + index * block_bytes_;
-  return KvBlockRef{.offset_64 = static_cast<uint32_t>(offset / 64), .format = format_};
+void HeadPool::Take(int64_t bytes) {
+  used_bytes_ += bytes;
+  const auto limit = static_cast<int64_t>(static_cast<double>(used_bytes_) / grow_at_);
+  if (limit <= capacity_bytes_) return;
+  const int64_t steps = (limit - capacity_bytes_ + step_bytes_ - 1) / step_bytes_;
+  capacity_bytes_ = std::min(cap_bytes_, capacity_bytes_ + steps * step_bytes_);
 }
 
-void HeadPool::Free(KvBlockRef block) {
-  const int64_t offset = int64_t{block.offset_64} * 64;
-  const int64_t in_slab = offset % arena_->slab_bytes();
-  const auto found = slabs_.find(offset - in_slab);
-  CHECK(found != slabs_.end());
-  CHECK_EQ(in_slab % block_bytes_, 0);
-  const SlabList::iterator slab = found->second;
-  const uint64_t bit = uint64_t{1} << (in_slab / block_bytes_);
-  CHECK((slab->free_blocks & bit) == 0);
-  if (slab->free_blocks == 0) partial_.splice(partial_.begin(), full_, slab);
-  slab->free_blocks |= bit;
-  --used_blocks_;
-  if (slab->free_blocks != all_free_) return;
-  arena_->Return(slab->offset);
-  partial_.erase(slab);
-  slabs_.erase(found);
-}
-
-int64_t HeadPool::SlabsFor(int64_t blocks) const {
-  const int64_t short_by = blocks - (num_slabs() * blocks_per_slab_ - used_blocks_);
-  if (short_by <= 0) return 0;
-  return (short_by + blocks_per_slab_ - 1) / blocks_per_slab_;
+void HeadPool::Give(int64_t bytes) {
+  CHECK_LE(bytes, used_bytes_);
+  used_bytes_ -= bytes;
 }
 
 }  // namespace condense

@@ -1,59 +1,51 @@
 #ifndef CONDENSE_CACHE_HEAD_POOL_H_
 #define CONDENSE_CACHE_HEAD_POOL_H_
 
-// The memory of one unit (layer, KV head), all sequences together: slabs from the arena, carved
-// into blocks.
+// The memory account of one unit (layer, KV head), all sequences together: how much it was given,
+// how far it may grow, where it must stop.
 
 #include <cstdint>
-#include <list>
-#include <optional>
 
-#include "absl/container/flat_hash_map.h"
-#include "cache/arena.h"
-#include "kernels/kv_block.h"
+#include "absl/status/status.h"
 
 namespace condense {
 
-// Owns: the slabs it holds; a slab goes back to the arena with its last block.
-// Threads: thread-compatible, owner is the engine thread.
-// Cost: allocate and free O(1) amortised.
+struct HeadPoolOptions {
+  double preallocate = 0.60;           // of the estimated maximum: the capacity at the start
+  double grow_at = 0.80;               // filled so far, the capacity grows ...
+  double grow_by = 0.20;               // ... by this share of the capacity at the start
+  int64_t cap_bytes = int64_t{2} << 30;  // never beyond; 0: no cap but the arena
+
+  // INVALID_ARGUMENT naming the field, its value and its limits.
+  absl::Status Validate() const;
+};
+
+// An account, not memory: blocks of all units come from shared slabs, so that a unit with little in
+// it does not hold a slab of its own (90 units of half empty slabs would outweigh a compacted
+// sequence). Threads: thread-compatible, owner is the engine thread.
 class HeadPool {
  public:
-  // The arena outlives the pool. A slab holds blocks of one format.
-  HeadPool(Arena* arena, KvFormat format, int64_t block_bytes);
+  // `estimate_bytes`: what the unit would hold if all memory were in use.
+  HeadPool(const HeadPoolOptions& options, int64_t estimate_bytes);
 
-  // A block with count 0, its contents unspecified; nothing when the pool has no free block and the
-  // arena no free slab.
-  [[nodiscard]] std::optional<KvBlockRef> TryAllocate();
-  // REQUIRES: the block came from this pool and was not freed since.
-  void Free(KvBlockRef block);
+  bool CanTake(int64_t bytes) const { return used_bytes_ + bytes <= cap_bytes_; }
+  // Counts bytes in and lets the capacity grow ahead of need. A swap may pass the cap for as long
+  // as front and back both live.
+  void Take(int64_t bytes);
+  void Give(int64_t bytes);
 
-  // Slabs that the arena must give before `blocks` more blocks can be allocated.
-  int64_t SlabsFor(int64_t blocks) const;
-  int64_t used_bytes() const { return used_blocks_ * block_bytes_; }
-  int64_t slab_bytes() const { return num_slabs() * arena_->slab_bytes(); }
+  int64_t used_bytes() const { return used_bytes_; }
+  int64_t capacity_bytes() const { return capacity_bytes_; }
+  int64_t cap_bytes() const { return cap_bytes_; }
+  // Of the most it may ever hold.
+  double fill() const { return static_cast<double>(used_bytes_) / static_cast<double>(cap_bytes_); }
 
  private:
-  struct Slab {
-    int64_t offset = 0;        // in the arena
-    uint64_t free_blocks = 0;  // bit i: block i is free
-  };
-  using SlabList = std::list<Slab>;
-
-  int64_t num_slabs() const { return static_cast<int64_t>(slabs_.size()); }
-  bool TryGrow();
-
-  Arena* arena_;
-  KvFormat format_;
-  int64_t block_bytes_;
-  int64_t blocks_per_slab_;
-  uint64_t all_free_;  // mask of a slab without a used block
-  int64_t used_blocks_ = 0;
-  // The front slab is filled first. A full slab that gets a block back moves to the front: the
-  // fuller are filled up while the emptier get their chance to drain.
-  SlabList partial_;
-  SlabList full_;
-  absl::flat_hash_map<int64_t, SlabList::iterator> slabs_;  // by offset
+  double grow_at_;
+  int64_t step_bytes_;
+  int64_t cap_bytes_;
+  int64_t capacity_bytes_;
+  int64_t used_bytes_ = 0;
 };
 
 }  // namespace condense

@@ -6,11 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "cache/arena.h"
+#include "cache/block_pool.h"
 #include "cache/block_table.h"
+#include "cache/compaction_job.h"
 #include "cache/head_pool.h"
 #include "cache/kv_layout.h"
 #include "kernels/backend.h"
@@ -25,14 +30,18 @@ struct KvCacheOptions {
   // The most tokens that one step adds to a sequence. Bounds what a sliding-window layer holds, so
   // Fits() and max_sequence_tokens() count with it; TryReserve takes more if there is room.
   int32_t step_tokens = 512;
+  // Of the arena, kept free for the backs of compaction jobs: neither TryReserve nor Fits takes it.
+  int64_t staging_bytes = 0;
+  HeadPoolOptions pool;
 };
 
 // Bytes, all from the arena's own books.
 struct KvCacheStats {
   int64_t arena_bytes = 0;
-  int64_t slab_bytes = 0;      // taken by head pools
+  int64_t slab_bytes = 0;      // taken by block pools
   int64_t used_bytes = 0;      // blocks held by sequences
-  int64_t slack_bytes = 0;     // slab_bytes - used_bytes
+  int64_t staging_bytes = 0;   // blocks held by compaction jobs alone
+  int64_t slack_bytes = 0;     // slab_bytes - used_bytes - staging_bytes
   int64_t logical_tokens = 0;  // tokens whose keys and values are represented
   int64_t sequences = 0;       // that hold tokens or room for them
 };
@@ -51,7 +60,14 @@ struct KvSequence {
   bool empty() const { return committed_tokens == 0 && tables.front().blocks().empty(); }
 
   std::vector<BlockTable> tables;  // [L * G]
+  std::vector<KvTicket> tickets;   // [L * G]: of the job that a unit's blocks are pinned for, or 0
   int64_t committed_tokens = 0;    // tokens whose entries are written
+};
+
+// The blocks that a compaction job writes.
+struct KvStage {
+  KvTicket ticket = 0;
+  std::vector<KvBlockRef> blocks;  // counts 0
 };
 
 // Threads: thread-compatible, owner is the engine thread.
@@ -77,9 +93,30 @@ class KvCache {
   // row can see.
   // REQUIRES: `tokens` entries are reserved.
   void Commit(KvSequence* sequence, int32_t tokens);
-  // Returns every block. The sequence is empty afterwards and may be filled again.
+  // Returns every block; those of units with a job out when the job's ticket is settled. The
+  // sequence is empty afterwards and may be filled again.
   // REQUIRES: no submitted step reads them.
   void Release(KvSequence* sequence);
+
+  // `num_staged` blocks from the staging reserve for a back that is to replace the sealed blocks
+  // [first_block, first_block + num_blocks) of a unit, which are pinned from now on. Nothing if the
+  // reserve has no room. Each ticket is settled once, by Swap or Unstage.
+  // REQUIRES: no job of this unit is out.
+  std::optional<KvStage> TryStage(KvSequence* sequence, int32_t unit, int32_t first_block,
+                                  int32_t num_blocks, KvFormat format, KvBlockFlags flags,
+                                  int32_t num_staged);
+  // The back is good: `back`, staged blocks with counts, in order, takes the place of the range; the
+  // range and unused staged blocks are freed. False if the sequence was released meanwhile: all is
+  // freed.
+  bool Swap(KvTicket ticket, std::span<const KvBlockRef> back);
+  // The back is not wanted: the front stays as it is.
+  void Unstage(KvTicket ticket);
+  // The most blocks of this kind that TryStage could hand out now.
+  int64_t StageableBlocks(KvFormat format, KvBlockFlags flags) const;
+
+  // Fills an empty sequence with a copy of what `from` has committed. False if there is no room.
+  // REQUIRES: no job of `from` is out.
+  [[nodiscard]] bool TryCopy(const KvSequence& from, KvSequence* to);
 
   // Whether a new sequence of `tokens` tokens would fit into what is free now, leaving room for
   // `reserve_tokens` more in whichever sequences. Without windows and reserve exactly what
@@ -92,27 +129,62 @@ class KvCache {
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
   KvHolding Held(const KvSequence& sequence) const;
+  int64_t BlockBytes(const KvBlockRef& block) const {
+    return KvBlockBytes(block.format, layout_.block, block.flags);
+  }
+  const HeadPool& pool(int32_t unit) const { return pools_[unit]; }
   KvCacheStats Stats() const;
+  // Of all live sequences: the sum of KvHolding::bytes_16bit.
+  int64_t Bytes16Bit() const;
   const KvLayout& layout() const { return layout_; }
   std::byte* arena() const { return arena_.data(); }
 
  private:
-  KvCache(KvLayout layout, int32_t step_tokens, Buffer buffer);
+  // A compaction job's blocks while it is out.
+  struct Stage {
+    KvSequence* sequence = nullptr;  // null: released meanwhile
+    int32_t unit = 0;
+    int32_t first_block = 0;
+    int32_t num_blocks = 0;
+    std::vector<KvBlockRef> back;    // all that were staged
+    std::vector<KvBlockRef> orphans;  // the released sequence's blocks of this unit
+  };
 
+  KvCache(Backend* backend, KvLayout layout, const KvCacheOptions& options, Buffer buffer);
+
+  BlockPool* PoolOf(int64_t block_bytes);
+  std::optional<KvBlockRef> TryAllocate(KvFormat format, KvBlockFlags flags);
+  void Free(const KvBlockRef& block);
+  // Frees a block that a sequence held in `unit`.
+  void FreeOf(int32_t unit, const KvBlockRef& block);
+  // Slabs that sequences may take: what is free but for the unused part of the staging reserve.
+  int64_t OpenSlabs() const;
   // Blocks that one unit of `layer` holds at most while a sequence of `tokens` tokens grows.
   int64_t PeakBlocks(int32_t layer, int64_t tokens) const;
-  // Slabs that must be free for a new sequence of `tokens` tokens and `reserve_tokens` more.
-  int64_t SlabsToFit(int64_t tokens, int64_t reserve_tokens) const;
+  // Whether a new sequence of `tokens` tokens and `reserve_tokens` more fit into `open_slabs` and
+  // under the caps, beside what is `used` now or in an empty cache.
+  bool FitsInto(int64_t tokens, int64_t reserve_tokens, bool empty_cache) const;
   int64_t LongestSequence() const;
-  void ReturnFront(BlockTable* table, HeadPool* pool, int32_t num_blocks);
+  int64_t WholeBlocks(int64_t tokens) const;
+  void ReturnFront(int32_t unit, BlockTable* table, int32_t num_blocks);
+  Stage TakeStage(KvTicket ticket);
 
+  Backend* const backend_;
   const KvLayout layout_;
   const int32_t step_tokens_;
+  const int64_t block_bytes_16bit_;
   Arena arena_;
-  std::vector<HeadPool> pools_;  // [L * G]
+  const int64_t staging_slabs_;  // the reserve
+  std::vector<std::unique_ptr<BlockPool>> block_pools_;  // by block size; the first is for 16 bits
+  std::vector<HeadPool> pools_;                          // [L * G]
+  absl::flat_hash_map<KvTicket, Stage> stages_;
+  KvTicket last_ticket_ = 0;
+  int64_t staged_bytes_ = 0;  // of backs that are not swapped in, and orphans
+  int64_t back_bytes_ = 0;    // of backs alone
   int64_t max_sequence_tokens_ = 0;
   int64_t num_sequences_ = 0;  // not empty
   int64_t logical_tokens_ = 0;
+  int64_t whole_blocks_ = 0;  // that the committed tokens of all sequences fill, per unit
 };
 
 }  // namespace condense

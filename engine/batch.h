@@ -19,6 +19,13 @@ struct LogitRow {
   int64_t position = 0;  // of the row's token in its sequence
 };
 
+// A row whose queries a sequence keeps for its compaction.
+struct QueryCapture {
+  int32_t row = 0;
+  QueryLog* log = nullptr;
+  int32_t slot = 0;
+};
+
 // Built anew each step in storage that is kept. Threads: thread-compatible, owner is the engine
 // thread.
 struct Batch {
@@ -27,6 +34,7 @@ struct Batch {
   std::vector<KvSequenceArgs> sequences;  // [S]; `lists` is filled in layer by layer
   std::vector<KvSequence*> kv;            // [S]
   std::vector<LogitRow> logit_rows;       // by row
+  std::vector<QueryCapture> captures;
 
   void Build(const StepPlan& plan);
 };

@@ -16,6 +16,9 @@ namespace condense {
 
 // How compaction works, whatever a request asks for. Shares are of 1.
 struct CompactionConfig {
+  // Worker, staging reserve and mean keys exist. Without them requests that ask for compaction are
+  // refused. A compression that is active by default implies it.
+  bool enabled = false;
   int32_t swap_every = 8;            // decode steps of a cycle
   int32_t cluster_window = 128;      // tokens; of the compressions that the server makes of presets
   int64_t staging_memory_bytes = 0;  // for blocks under construction; 0: 1/16 of the arena

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache/kv_cache.h"
+#include "engine/compaction_line.h"
 #include "engine/compression_control.h"
 #include "engine/engine_loop.h"
 #include "engine/gguf.h"
@@ -17,6 +18,9 @@
 #include "metrics/metrics.h"
 
 namespace condense {
+
+// Of the arena, for backs under construction, where no figure is given.
+constexpr int64_t kStagingShare = 16;
 
 // Members are destroyed in reverse: thread, loop, then what the loop works with.
 class Engine::Impl {
@@ -32,10 +36,12 @@ class Engine::Impl {
     thread.join();
   }
 
+  bool compacts() const { return config.compaction.enabled || config.compression.active(); }
   absl::Status Load(std::unique_ptr<Backend> given_backend);
   absl::Status MakeCache();
   void FillInfo(const GgufFile& file);
   void Start(Metrics* metrics_in);
+  absl::Status CheckCompression(const Compression& compression) const;
   absl::Status Check(const Request& request) const;
 
   const EngineConfig config;
@@ -46,6 +52,7 @@ class Engine::Impl {
   std::unique_ptr<KvCache> cache;
   ModelInfo info;
   CompressionControl compression;
+  std::unique_ptr<CompactionLine> compaction;  // null: not enabled
   RequestQueue queue;
   Metrics* metrics = nullptr;
   std::unique_ptr<EngineLoop> loop;
@@ -67,6 +74,10 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> given_backend) {
   ASSIGN_OR_RETURN(model, Model::Load(backend.get(), *file, config.step_tokens));
   RETURN_IF_ERROR(MakeCache());
   FillInfo(*file);
+  if (!compacts()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(compaction, CompactionLine::Make(backend.get(), model.get(), cache.get(),
+                                                    *tokenizer, config.compaction,
+                                                    config.step_tokens, info.max_context));
   return absl::OkStatus();
 }
 
@@ -74,8 +85,18 @@ absl::Status Engine::Impl::MakeCache() {
   const int64_t free_bytes = backend->Info().memory_bytes - model->weights().bytes;
   const int64_t half_of_free = std::min(std::max<int64_t>(free_bytes, 0) / 2, kMaxKvArenaBytes);
   const int64_t arena_bytes = config.kv_memory_bytes > 0 ? config.kv_memory_bytes : half_of_free;
-  auto made = KvCache::Make(backend.get(), model->MakeKvLayout(config.block_tokens),
-                            {.arena_bytes = arena_bytes, .step_tokens = config.step_tokens});
+  const CompactionConfig& c = config.compaction;
+  KvCacheOptions options{.arena_bytes = arena_bytes,
+                         .step_tokens = config.step_tokens,
+                         .pool = {.preallocate = c.pool_preallocate,
+                                  .grow_at = c.pool_grow_at,
+                                  .grow_by = c.pool_grow_by,
+                                  .cap_bytes = c.pool_cap_bytes}};
+  if (compacts()) {
+    options.staging_bytes =
+        c.staging_memory_bytes > 0 ? c.staging_memory_bytes : arena_bytes / kStagingShare;
+  }
+  auto made = KvCache::Make(backend.get(), model->MakeKvLayout(config.block_tokens), options);
   if (!made.ok()) {
     return absl::Status(made.status().code(),
                         absl::StrFormat("kv_memory: %s", std::string(made.status().message())));
@@ -122,8 +143,18 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                                 .queue = &queue,
                                 .metrics = metrics,
                                 .compression = &compression,
+                                .compactor =
+                                    compaction == nullptr ? nullptr : compaction->compactor(),
                                 .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
+}
+
+absl::Status Engine::Impl::CheckCompression(const Compression& compression) const {
+  RETURN_IF_ERROR(ValidateCompression(compression));
+  if (!compression.active() || compacts()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "compression.preset is \"%s\", but this engine was started without compaction",
+      compression.preset));
 }
 
 absl::Status Engine::Impl::Check(const Request& request) const {
@@ -155,7 +186,7 @@ absl::Status Engine::Impl::Check(const Request& request) const {
   for (const std::string& stop : request.stop.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("stopping.stop holds an empty string");
   }
-  if (request.compression.has_value()) RETURN_IF_ERROR(ValidateCompression(*request.compression));
+  if (request.compression.has_value()) RETURN_IF_ERROR(CheckCompression(*request.compression));
   const int64_t wanted = std::max<int64_t>(request.stop.max_tokens, request.score ? 0 : 1);
   if (prompt + wanted > info.max_context) {
     return absl::InvalidArgumentError(
@@ -203,7 +234,7 @@ EngineLoad Engine::load() const {
   return load;
 }
 absl::Status Engine::SetCompression(Compression compression) {
-  RETURN_IF_ERROR(ValidateCompression(compression));
+  RETURN_IF_ERROR(impl_->CheckCompression(compression));
   impl_->compression.SetDefault(std::move(compression));
   return absl::OkStatus();
 }

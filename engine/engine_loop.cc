@@ -11,6 +11,44 @@ namespace {
 constexpr absl::Duration kRateWindow = absl::Seconds(10);
 // Steps that fail one after another until the device counts as lost.
 constexpr int kFailingAfter = 3;
+// A new request is not seen for so long, at most.
+constexpr absl::Duration kLongestWaitForJobs = absl::Milliseconds(5);
+
+std::function<bool()> ReliefComing(const Compactor* compactor) {
+  if (compactor == nullptr) return {};
+  return [compactor] { return compactor->relief_coming(); };
+}
+
+CompactionOutcome OutcomeOf(const SettledJob& job) {
+  if (job.dropped) return CompactionOutcome::kDropped;
+  switch (job.outcome) {
+    case SwapOutcome::kAccepted:
+      return CompactionOutcome::kAccepted;
+    case SwapOutcome::kRefused:
+      return CompactionOutcome::kRefused;
+    case SwapOutcome::kUseless:
+      return CompactionOutcome::kUseless;
+    case SwapOutcome::kFailed:
+      break;
+  }
+  return CompactionOutcome::kFailed;
+}
+
+uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
+  switch (outcome) {
+    case CompactionOutcome::kAccepted:
+      return &totals->accepted;
+    case CompactionOutcome::kRefused:
+      return &totals->refused;
+    case CompactionOutcome::kUseless:
+      return &totals->useless;
+    case CompactionOutcome::kDropped:
+      return &totals->dropped;
+    case CompactionOutcome::kFailed:
+      break;
+  }
+  return &totals->failed;
+}
 
 SchedulerOptions MakeSchedulerOptions(const EngineConfig& config) {
   return {.step_tokens = config.step_tokens,
@@ -49,13 +87,20 @@ RequestOutcome Outcome(FinishReason reason) {
 }  // namespace
 
 EngineLoop::EngineLoop(const EngineConfig& config, Parts parts)
-    : config_(config), parts_(parts), scheduler_(MakeSchedulerOptions(config), parts.cache) {
+    : config_(config),
+      parts_(parts),
+      scheduler_(MakeSchedulerOptions(config), parts.cache, ReliefComing(parts.compactor)) {
   PublishLoad(absl::InfinitePast());
 }
 
 void EngineLoop::Run() {
   while (!stop_.load(std::memory_order_acquire)) {
-    if (!Step() && scheduler_.empty()) parts_.queue->WaitForWork();
+    if (Step() || !scheduler_.empty()) continue;
+    if (parts_.compactor != nullptr && parts_.compactor->relief_coming()) {
+      AwaitJobs();
+    } else {
+      parts_.queue->WaitForWork();
+    }
   }
   const absl::Time now = absl::Now();
   DrainCommands();
@@ -93,10 +138,15 @@ bool EngineLoop::Step() {
   published_ = false;
   DrainCommands();
   EndFromOutside(begin);
+  if (parts_.compactor != nullptr) parts_.compactor->Collect();
+  collecting_ = absl::Now() - begin;
   const StepPlan plan = scheduler_.Schedule(begin);
   for (Sequence* sequence : plan.started) parts_.queue->Started(sequence->prompt_size());
   preemptions_ += plan.preempted;
-  if (parts_.metrics != nullptr) parts_.metrics->preemptions.Increment(plan.preempted);
+  if (parts_.metrics != nullptr) {
+    parts_.metrics->preemptions.Increment(plan.preempted);
+    parts_.metrics->preemptions_avoided.Increment(plan.preemptions_avoided);
+  }
 
   PublishQueue();
 
@@ -104,6 +154,9 @@ bool EngineLoop::Step() {
   if (plan.unfit != nullptr) EndUnfit(plan.unfit, begin);
   if (!plan.items.empty()) {
     if (RunStep(plan, begin)) step_end = absl::Now();
+  } else if (plan.deferred > 0) {
+    Compact(plan);
+    AwaitJobs();
   } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0 && plan.preempted == 0) {
     // Nothing runs and the next one does not fit into an empty cache.
     EndUnfit(scheduler_.All().front(), begin);
@@ -115,6 +168,7 @@ bool EngineLoop::Step() {
 
 bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   const absl::Time scheduled = absl::Now();
+  BeginCompaction(plan);
   const absl::Status status = Compute(plan);
   const absl::Time computed = absl::Now();
   if (!status.ok()) {
@@ -131,6 +185,7 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   ++steps_;
   Advance(plan, computed);
   Publish(plan, computed);
+  Compact(plan);
   if (parts_.metrics == nullptr) return true;
   Metrics& metrics = *parts_.metrics;
   const auto observe = [&](StepPhase phase, absl::Duration duration) {
@@ -262,9 +317,71 @@ void EngineLoop::Publish(const StepPlan& plan, absl::Time now) {
   }
 }
 
+void EngineLoop::BeginCompaction(const StepPlan& plan) {
+  if (parts_.compactor == nullptr) return;
+  for (const StepPlan::Item& item : plan.items) {
+    Sequence* sequence = item.sequence;
+    const std::optional<Compression>& compression = sequence->request().compression;
+    if (sequence->computed() > 0 || !compression.has_value() || !compression->active()) continue;
+    sequence->SetCompaction(
+        parts_.compactor->Open(*compression, sequence->kv(), sequence->known()));
+  }
+}
+
+void EngineLoop::Compact(const StepPlan& plan) {
+  if (parts_.compactor == nullptr) return;
+  const absl::Time begin = absl::Now();
+  const KvCacheStats stats = parts_.cache->Stats();
+  const double fill = static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
+  const bool urgent = plan.deferred > 0 || fill > config_.compaction.hard_limit;
+  parts_.compactor->set_paused(parts_.compression != nullptr && parts_.compression->paused());
+  for (Sequence* sequence : scheduler_.All()) {
+    if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
+    const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
+    if (urgent || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
+      parts_.compactor->Step(sequence->compaction(), urgent);
+    }
+  }
+  ObserveCompaction(collecting_ + (absl::Now() - begin));
+}
+
+void EngineLoop::ObserveCompaction(absl::Duration added) {
+  for (const SettledJob& job : parts_.compactor->TakeSettled()) {
+    const CompactionOutcome outcome = OutcomeOf(job);
+    ++*TotalOf(outcome, &swaps_);
+    if (outcome == CompactionOutcome::kFailed) {
+      LogError("a compaction job failed: %s", job.status.ToString());
+    }
+    if (parts_.metrics == nullptr) continue;
+    Metrics& metrics = *parts_.metrics;
+    metrics.compaction_swaps(outcome).Increment();
+    metrics.compaction_seconds(CompactionPhase::kPlan).Observe(job.plan_seconds);
+    metrics.compaction_seconds(CompactionPhase::kBuild).Observe(job.build_seconds);
+    metrics.compaction_seconds(CompactionPhase::kValidate).Observe(job.validate_seconds);
+    if (outcome != CompactionOutcome::kAccepted && outcome != CompactionOutcome::kRefused) continue;
+    metrics.compaction_hit_ratio.Observe(job.quality.hit_ratio);
+    metrics.compaction_output_error.Observe(job.quality.output_error);
+  }
+  const int64_t no_reserve = parts_.compactor->TakeNoReserve();
+  if (parts_.metrics == nullptr) return;
+  parts_.metrics->compaction_no_reserve.Increment(static_cast<double>(no_reserve));
+  parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
+}
+
+void EngineLoop::AwaitJobs() {
+  parts_.compactor->WaitForResult(kLongestWaitForJobs);
+  parts_.compactor->Collect();
+  ObserveCompaction(absl::ZeroDuration());
+  PublishLoad(absl::InfinitePast());
+}
+
 Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
   Receipt receipt;
   if (parts_.compression != nullptr) receipt.mode = parts_.compression->mode();
+  if (const std::optional<Compression>& compression = sequence.request().compression) {
+    receipt.preset = compression->preset;
+    receipt.policy = compression->policy;
+  }
   if (sequence.kv() == nullptr || sequence.kv()->committed_tokens == 0) return receipt;
   const KvHolding held = parts_.cache->Held(*sequence.kv());
   receipt.logical_tokens = sequence.kv()->committed_tokens;
@@ -272,6 +389,12 @@ Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
   receipt.bytes_held = held.bytes;
   receipt.bytes_16bit = held.bytes_16bit;
   receipt.ratio = static_cast<double>(held.bytes_16bit) / static_cast<double>(held.bytes);
+  if (const SequenceCompaction* compaction = sequence.compaction()) {
+    receipt.swaps_accepted = compaction->swaps_accepted();
+    receipt.swaps_refused = compaction->swaps_refused();
+    receipt.min_hit_ratio = compaction->min_hit_ratio();
+    receipt.max_output_error = compaction->max_output_error();
+  }
   return receipt;
 }
 
@@ -317,11 +440,16 @@ void EngineLoop::PublishQueue() {
 void EngineLoop::PublishLoad(absl::Time step_end) {
   PublishQueue();
   const KvCacheStats cache = parts_.cache->Stats();
+  const int64_t bytes_16bit = parts_.cache->Bytes16Bit();
   {
     MutexLock lock(&mutex_);
     load_.kv_bytes_used = cache.used_bytes;
     load_.kv_bytes_total = cache.arena_bytes;
     load_.slack_bytes = cache.slack_bytes;
+    load_.staging_bytes = cache.staging_bytes;
+    load_.jobs_out = parts_.compactor == nullptr ? 0 : parts_.compactor->jobs_out();
+    load_.swaps = swaps_;
+    load_.kv_bytes_16bit = bytes_16bit;
     load_.logical_tokens = cache.logical_tokens;
     load_.steps = steps_;
     load_.preemptions = preemptions_;
@@ -331,6 +459,11 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
   if (parts_.metrics == nullptr) return;
   Metrics& metrics = *parts_.metrics;
   metrics.kv_bytes_used.Set(static_cast<double>(cache.used_bytes));
+  metrics.kv_bytes_staging.Set(static_cast<double>(cache.staging_bytes));
+  metrics.kv_ratio.Set(cache.used_bytes == 0 ? 1.0
+                                             : static_cast<double>(bytes_16bit) /
+                                                   static_cast<double>(cache.used_bytes));
+  if (parts_.compactor != nullptr) metrics.compaction_jobs_out.Set(parts_.compactor->jobs_out());
   metrics.kv_bytes_slack.Set(static_cast<double>(cache.slack_bytes));
   metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.slab_bytes));
   metrics.kv_tokens_logical.Set(static_cast<double>(cache.logical_tokens));

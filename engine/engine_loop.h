@@ -32,6 +32,7 @@ class EngineLoop {
     RequestQueue* queue = nullptr;
     Metrics* metrics = nullptr;
     const CompressionControl* compression = nullptr;
+    Compactor* compactor = nullptr;  // null: nothing is compacted
     int64_t max_request_tokens = 0;
   };
   EngineLoop(const EngineConfig& config, Parts parts);
@@ -55,6 +56,13 @@ class EngineLoop {
   absl::Status Compute(const StepPlan& plan);
   void Advance(const StepPlan& plan, absl::Time now);
   void Publish(const StepPlan& plan, absl::Time now);
+  // Before a step: sequences that start begin to keep queries. After it: swaps and jobs of the
+  // sequences whose turn it is.
+  void BeginCompaction(const StepPlan& plan);
+  void Compact(const StepPlan& plan);
+  void ObserveCompaction(absl::Duration added);
+  // Nothing runs, but jobs are out: wait for one.
+  void AwaitJobs();
   void End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now);
   void Observe(const Sequence& sequence, FinishReason reason, absl::Time now);
   // What runs and waits, before the step: a step that hangs must show what it holds up.
@@ -71,6 +79,8 @@ class EngineLoop {
   std::vector<Submission> submissions_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;  // by logit row of the batch
+  SwapTotals swaps_;
+  absl::Duration collecting_;  // of the step at hand: the part of compaction before it
   uint64_t steps_ = 0;
   uint64_t preemptions_ = 0;
   int failed_in_a_row_ = 0;

@@ -1,6 +1,7 @@
 #include "engine/model.h"
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -38,17 +39,67 @@ absl::Status Model::AllocateBuffers(int32_t step_tokens) {
   RETURN_IF_ERROR(allocate(&logits_, kLogitRows, config_.vocab));
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     bool known = false;
-    for (const RopeTable& table : rope_tables_) {
-      known |= table.theta == config_.theta(layer) &&
-               table.linear_factor == config_.linear_factor(layer);
+    for (const LayerRope& rope : ropes_) {
+      known |= rope.theta == config_.theta(layer) &&
+               rope.linear_factor == config_.linear_factor(layer);
     }
     if (known) continue;
-    RopeTable table{.theta = config_.theta(layer), .linear_factor = config_.linear_factor(layer)};
-    RETURN_IF_ERROR(allocate(&table.cos, rows, config_.head_dim / 2));
-    RETURN_IF_ERROR(allocate(&table.sin, rows, config_.head_dim / 2));
-    rope_tables_.push_back(std::move(table));
+    LayerRope rope{.theta = config_.theta(layer), .linear_factor = config_.linear_factor(layer)};
+    RETURN_IF_ERROR(allocate(&rope.cos, rows, config_.head_dim / 2));
+    RETURN_IF_ERROR(allocate(&rope.sin, rows, config_.head_dim / 2));
+    ropes_.push_back(std::move(rope));
   }
   return absl::OkStatus();
+}
+
+absl::Status Model::SetKeyMeans(std::span<const float> means) {
+  const auto size_bytes = static_cast<int64_t>(means.size_bytes());
+  CHECK_EQ(static_cast<int64_t>(means.size()),
+           int64_t{config_.num_layers} * config_.num_kv_heads * config_.head_dim);
+  ASSIGN_OR_RETURN(key_means_, backend_->Allocate(size_bytes));
+  backend_->CopyToDevice(key_means_.data(), reinterpret_cast<const std::byte*>(means.data()),
+                         size_bytes);
+  return backend_->Synchronize();
+}
+
+absl::Status Model::MakePositionTables(int32_t num_positions) {
+  std::vector<int32_t> positions(num_positions);
+  std::iota(positions.begin(), positions.end(), 0);
+  const int64_t size_bytes =
+      int64_t{num_positions} * (config_.head_dim / 2) * static_cast<int64_t>(sizeof(float));
+  for (LayerRope& rope : ropes_) {
+    ASSIGN_OR_RETURN(rope.position_cos, backend_->Allocate(size_bytes));
+    ASSIGN_OR_RETURN(rope.position_sin, backend_->Allocate(size_bytes));
+    FillAngles(positions, rope, &rope.position_cos, &rope.position_sin);
+    RETURN_IF_ERROR(backend_->Synchronize());
+  }
+  num_positions_ = num_positions;
+  return absl::OkStatus();
+}
+
+const float* Model::KeyMean(int32_t layer) const {
+  if (key_means_.size_bytes() == 0) return nullptr;
+  return key_means_.as<float>() + int64_t{layer} * config_.num_kv_heads * config_.head_dim;
+}
+
+PositionTable Model::Positions(int32_t layer) const {
+  const LayerRope& rope = RopeOf(layer);
+  return {.cos = rope.position_cos.as<float>(),
+          .sin = rope.position_sin.as<float>(),
+          .num_positions = num_positions_,
+          .pairing = config_.rope_pairing};
+}
+
+RopeFrequencies Model::Frequencies(int32_t layer) const { return FrequenciesOf(RopeOf(layer)); }
+
+RopeFrequencies Model::FrequenciesOf(const LayerRope& rope) const {
+  RopeFrequencies frequencies{.pairing = config_.rope_pairing};
+  for (int32_t i = 0; i < config_.head_dim / 2; ++i) {
+    double radians = std::pow(rope.theta, -2.0 * i / config_.head_dim) / rope.linear_factor;
+    if (weights_->rope_freqs != nullptr) radians /= weights_->rope_freqs[i];
+    frequencies.radians.push_back(radians);
+  }
+  return frequencies;
 }
 
 KvLayout Model::MakeKvLayout(int32_t block_tokens) const {
@@ -61,32 +112,41 @@ KvLayout Model::MakeKvLayout(int32_t block_tokens) const {
   return layout;
 }
 
-void Model::FillRopeTable(const std::vector<int32_t>& positions, RopeTable* table) {
+void Model::FillAngles(std::span<const int32_t> positions, const LayerRope& rope, Buffer* cos,
+                       Buffer* sin) {
   const int32_t half = config_.head_dim / 2;
+  const RopeFrequencies frequencies = FrequenciesOf(rope);
   cos_host_.resize(positions.size() * half);
   sin_host_.resize(positions.size() * half);
   for (int32_t i = 0; i < half; ++i) {
-    double frequency = std::pow(table->theta, -2.0 * i / config_.head_dim) / table->linear_factor;
-    if (weights_->rope_freqs != nullptr) frequency /= weights_->rope_freqs[i];
     for (size_t t = 0; t < positions.size(); ++t) {
-      const double angle = positions[t] * frequency;
+      const double angle = positions[t] * frequencies.radians[i];
       cos_host_[t * half + i] = static_cast<float>(std::cos(angle));
       sin_host_[t * half + i] = static_cast<float>(std::sin(angle));
     }
   }
   const int64_t size_bytes = static_cast<int64_t>(cos_host_.size() * sizeof(float));
-  backend_->CopyToDevice(table->cos.data(), reinterpret_cast<const std::byte*>(cos_host_.data()),
+  backend_->CopyToDevice(cos->data(), reinterpret_cast<const std::byte*>(cos_host_.data()),
                          size_bytes);
-  backend_->CopyToDevice(table->sin.data(), reinterpret_cast<const std::byte*>(sin_host_.data()),
+  backend_->CopyToDevice(sin->data(), reinterpret_cast<const std::byte*>(sin_host_.data()),
                          size_bytes);
 }
 
-const Model::RopeTable& Model::RopeTableFor(int32_t layer) const {
-  for (const RopeTable& table : rope_tables_) {
-    if (table.theta == config_.theta(layer) && table.linear_factor == config_.linear_factor(layer))
-      return table;
+const Model::LayerRope& Model::RopeOf(int32_t layer) const {
+  for (const LayerRope& rope : ropes_) {
+    if (rope.theta == config_.theta(layer) && rope.linear_factor == config_.linear_factor(layer))
+      return rope;
   }
   CheckFailed(__FILE__, __LINE__, "no RoPE table for a layer");
+}
+
+void Model::CaptureQueries(int32_t layer, const Batch& batch) {
+  const int64_t row_size = int64_t{config_.num_heads} * config_.head_dim;
+  for (const QueryCapture& capture : batch.captures) {
+    backend_->CopyToHost(reinterpret_cast<std::byte*>(capture.log->Row(capture.slot, layer)),
+                         reinterpret_cast<std::byte*>(q_.as<float>() + capture.row * row_size),
+                         row_size * static_cast<int64_t>(sizeof(float)));
+  }
 }
 
 void Model::Norm(const float* x, const float* weight, int32_t rows, int32_t cols, float* out) {
@@ -122,7 +182,7 @@ void Model::Attention(int32_t layer, Batch* batch, KvCache* cache) {
     Norm(q, w.q_norm, rows * heads, dim, q);
     Norm(k, w.k_norm, rows * kv_heads, dim, k);
   }
-  const RopeTable& rope = RopeTableFor(layer);
+  const LayerRope& rope = RopeOf(layer);
   RopeArgs rope_args{.x = q,
                      .cos = rope.cos.as<float>(),
                      .sin = rope.sin.as<float>(),
@@ -134,6 +194,7 @@ void Model::Attention(int32_t layer, Batch* batch, KvCache* cache) {
   rope_args.x = k;
   rope_args.num_heads = kv_heads;
   backend_->Rope(rope_args);
+  CaptureQueries(layer, *batch);
 
   const int32_t num_sequences = static_cast<int32_t>(batch->sequences.size());
   lists_.resize(static_cast<size_t>(num_sequences) * kv_heads);
@@ -158,6 +219,8 @@ void Model::Attention(int32_t layer, Batch* batch, KvCache* cache) {
                        .num_sequences = num_sequences,
                        .sequences = batch->sequences.data(),
                        .scale = config_.attention_scale,
+                       .key_mean = KeyMean(layer),
+                       .positions = Positions(layer),
                        .window = config_.window(layer),
                        .out = attention_.as<float>()});
   const bool post_norm = config_.has_post_norms;
@@ -197,7 +260,7 @@ void Model::Forward(Batch* batch, KvCache* cache) {
   const int32_t rows = static_cast<int32_t>(batch->tokens.size());
   CHECK_GE(rows, 1);
   CHECK_LE(int64_t{rows} * config_.embed * 4, x_.size_bytes());
-  for (RopeTable& table : rope_tables_) FillRopeTable(batch->positions, &table);
+  for (LayerRope& rope : ropes_) FillAngles(batch->positions, rope, &rope.cos, &rope.sin);
   backend_->Embed({.table = weights_->embedding,
                    .tokens = batch->tokens.data(),
                    .num_tokens = rows,

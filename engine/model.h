@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cache/kv_cache.h"
+#include "cache/rope_table.h"
 #include "engine/batch.h"
 #include "engine/gguf.h"
 #include "engine/model_config.h"
@@ -36,23 +38,39 @@ class Model {
   // Forward. Valid until the next call. REQUIRES: count <= kLogitRows.
   const float* Logits(const Batch& batch, int32_t first, int32_t count);
 
+  // Mean keys before RoPE, which centred blocks leave out; constant from then on.
+  // means: [L, G, D].
+  absl::Status SetKeyMeans(std::span<const float> means);
+  // Angles of positions [0, num_positions) for lists that hold positions.
+  absl::Status MakePositionTables(int32_t num_positions);
+  // [G, D] of a layer, device; null before SetKeyMeans.
+  const float* KeyMean(int32_t layer) const;
+  PositionTable Positions(int32_t layer) const;  // empty before MakePositionTables
+  RopeFrequencies Frequencies(int32_t layer) const;
+
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return *weights_; }
   // What a KvCache for this model is made of.
   KvLayout MakeKvLayout(int32_t block_tokens) const;
 
  private:
-  // cos and sin of every token of a step, [T, D/2] each, for one base frequency.
-  struct RopeTable {
+  // For one base frequency: cos and sin of every token of a step, [T, D/2] each, and of every
+  // position, [P, D/2] each.
+  struct LayerRope {
     double theta = 0.0;
     double linear_factor = 1.0;
     Buffer cos, sin;
+    Buffer position_cos, position_sin;
   };
 
   Model(Backend* backend, ModelConfig config) : backend_(backend), config_(std::move(config)) {}
   absl::Status AllocateBuffers(int32_t step_tokens);
-  void FillRopeTable(const std::vector<int32_t>& positions, RopeTable* table);
-  const RopeTable& RopeTableFor(int32_t layer) const;
+  void FillAngles(std::span<const int32_t> positions, const LayerRope& rope, Buffer* cos,
+                  Buffer* sin);
+  const LayerRope& RopeOf(int32_t layer) const;
+  RopeFrequencies FrequenciesOf(const LayerRope& rope) const;
+  // Copies the queries that sequences want to keep out of q_.
+  void CaptureQueries(int32_t layer, const Batch& batch);
   void Attention(int32_t layer, Batch* batch, KvCache* cache);
   void FeedForward(int32_t layer, int32_t rows);
   void Norm(const float* x, const float* weight, int32_t rows, int32_t cols, float* out);
@@ -62,7 +80,8 @@ class Model {
   Backend* const backend_;
   const ModelConfig config_;
   std::unique_ptr<Weights> weights_;
-  std::vector<RopeTable> rope_tables_;
+  std::vector<LayerRope> ropes_;
+  int32_t num_positions_ = 0;               // of the position tables
   std::vector<float> cos_host_, sin_host_;  // [T, D/2]
   std::vector<KvList> lists_;               // [S, G] of the layer at hand
   std::vector<int32_t> logit_row_index_;
@@ -74,6 +93,7 @@ class Model {
   Buffer gate_, up_;  // [T, F]
   Buffer logit_h_;    // [kLogitRows, E]
   Buffer logits_;     // [kLogitRows, V]
+  Buffer key_means_;  // [L, G, D]
 };
 
 }  // namespace condense

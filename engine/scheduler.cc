@@ -18,8 +18,11 @@ auto FindIn(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* sequen
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerOptions options, KvCache* cache)
-    : options_(options), cache_(cache), decode_reserve_(options.decode_reserve_tokens) {}
+Scheduler::Scheduler(SchedulerOptions options, KvCache* cache, std::function<bool()> relief_coming)
+    : options_(options),
+      cache_(cache),
+      relief_coming_(std::move(relief_coming)),
+      decode_reserve_(options.decode_reserve_tokens) {}
 
 void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
   const std::string& tenant = sequence->request().tenant;
@@ -43,6 +46,7 @@ std::unique_ptr<Sequence> Scheduler::Remove(Sequence* sequence) {
   std::unique_ptr<Sequence> removed = std::move(*it);
   list.erase(it);
   if (alone_ == sequence) alone_ = nullptr;
+  deferred_.erase(sequence);
   if (std::unique_ptr<KvSequence> kv = removed->Finish()) cache_->Release(kv.get());
 
   const std::string& tenant = removed->request().tenant;
@@ -65,7 +69,7 @@ std::vector<Sequence*> Scheduler::All() const {
 StepPlan Scheduler::Schedule(absl::Time now) {
   StepPlan plan;
   PlanDecodes(&plan);
-  if (plan.preempted == 0) Admit(now, &plan);
+  if (plan.preempted == 0 && plan.deferred == 0) Admit(now, &plan);
   PlanPrompts(&plan);
   if (plan.preempted > 0) {
     const int32_t least =
@@ -132,6 +136,12 @@ void Scheduler::Plan(Sequence* sequence, int32_t tokens, StepPlan* plan) {
 
 bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
   while (!cache_->TryReserve(sequence->kv(), tokens)) {
+    if (relief_coming_ && relief_coming_()) {
+      deferred_.insert(sequence);
+      ++plan->deferred;
+      return false;
+    }
+    deferred_.erase(sequence);
     Sequence* victim = Victim();
     if (running_.size() == 1) {
       // Blocks of windowed layers may lie scattered over more slabs than they fill. Computed again,
@@ -146,6 +156,7 @@ bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
     Preempt(victim, plan);
     if (victim == sequence) return false;
   }
+  plan->preemptions_avoided += static_cast<int32_t>(deferred_.erase(sequence));
   return true;
 }
 
@@ -167,6 +178,7 @@ void Scheduler::Preempt(Sequence* victim, StepPlan* plan) {
     plan->items.erase(planned);
   }
   ++plan->preempted;
+  deferred_.erase(victim);
   const std::unique_ptr<KvSequence> kv = victim->Preempt();
   cache_->Release(kv.get());
   const auto it = FindIn(running_, victim);

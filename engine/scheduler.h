@@ -4,11 +4,13 @@
 // Who runs in the next step: continuous batching under a token budget and a memory budget.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "cache/kv_cache.h"
 #include "engine/sequence.h"
@@ -34,7 +36,8 @@ struct SchedulerOptions {
 //     tenant was served (fewest first), then by age; strictly in that order, so that nothing is
 //     starved by smaller requests behind it. Admission needs room for all known tokens and the
 //     decode reserve of every running sequence.
-//  4. A sequence that needs room that is not there preempts the newest running sequence of the
+//  4. A sequence that needs room that is not there waits while compaction is about to free some;
+//  else it preempts the newest running sequence of the
 //  lowest priority
 //     (perhaps itself). Each preemption doubles the decode reserve (at least one block), up to 16
 //     times; it shrinks back step by step.
@@ -42,7 +45,9 @@ struct SchedulerOptions {
 // the cache.
 class Scheduler {
  public:
-  Scheduler(SchedulerOptions options, KvCache* cache);
+  // `relief_coming`: whether memory will come back without a preemption (compaction jobs are out);
+  // may be empty.
+  Scheduler(SchedulerOptions options, KvCache* cache, std::function<bool()> relief_coming = {});
 
   void Add(std::unique_ptr<Sequence> sequence);
   // Plans a step. Every item has its room reserved.
@@ -72,7 +77,7 @@ class Scheduler {
   void PlanDecodes(StepPlan* plan);
   void PlanPrompts(StepPlan* plan);
   // Reserves room for `tokens` more of `sequence`, preempting others if needed. False if it was
-  // itself preempted.
+  // itself preempted, or is to wait for relief.
   bool Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan);
   Sequence* Victim() const;
   void Preempt(Sequence* victim, StepPlan* plan);
@@ -80,11 +85,13 @@ class Scheduler {
 
   const SchedulerOptions options_;
   KvCache* const cache_;
+  const std::function<bool()> relief_coming_;
 
   Sequences running_;  // by admission, oldest first
   Sequences waiting_;  // by arrival; preempted ones at the front
   absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
   int32_t decode_reserve_;
+  absl::flat_hash_set<const Sequence*> deferred_;  // running, and waiting for room
   const Sequence* alone_ = nullptr;  // the last one preempted while nothing else ran,
   int64_t alone_known_ = 0;          // and what it knew then
 };

@@ -66,12 +66,14 @@ std::unique_ptr<KvSequence> Sequence::Preempt() {
   state_ = State::kWaiting;
   computed_ = 0;
   ++preemptions_;
+  compaction_.reset();
   return std::move(kv_);
 }
 
 std::unique_ptr<KvSequence> Sequence::Finish() {
   CHECK(state_ != State::kFinished);
   state_ = State::kFinished;
+  compaction_.reset();
   return std::move(kv_);
 }
 

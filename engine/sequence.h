@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "cache/compactor.h"
 #include "cache/kv_cache.h"
 #include "engine/request.h"
 #include "engine/request_queue.h"
@@ -62,6 +63,11 @@ class Sequence {
   FinishReason reason() const { return reason_; }
 
   KvSequence* kv() const { return kv_.get(); }
+  // Null where nothing is compacted. Ends with the KV.
+  SequenceCompaction* compaction() const { return compaction_.get(); }
+  void SetCompaction(std::unique_ptr<SequenceCompaction> compaction) {
+    compaction_ = std::move(compaction);
+  }
   absl::Time submitted() const { return submitted_; }
   absl::Time first_started() const { return first_started_; }
   absl::Time first_token() const { return first_token_; }
@@ -85,6 +91,7 @@ class Sequence {
   std::vector<TokenId> tokens_;  // prompt and generated
   int64_t computed_ = 0;
   std::unique_ptr<KvSequence> kv_;
+  std::unique_ptr<SequenceCompaction> compaction_;  // of kv_
   int32_t preemptions_ = 0;
 
   Sampler sampler_;

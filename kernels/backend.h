@@ -49,6 +49,7 @@ struct BackendInfo {
   std::string name;          // "cpu", "cuda", "reference"
   std::string device;        // for people: "2 threads, avx512-vnni"
   int64_t memory_bytes = 0;  // of the device (CPU: physical RAM)
+  int32_t num_threads = 0;   // of this machine's cores that its ops keep busy
 };
 
 // Threads: one owner thread calls everything (the engine's); Allocate/Free may be called by the
@@ -57,10 +58,11 @@ struct BackendInfo {
 // Synchronize(). Errors: after a failure ops do nothing until Synchronize() has reported it, once;
 // what the failed ops should have written is undefined. A device that is lost for good reports the
 // error from every Synchronize().
-// KvBuild and KvEvaluate alone may also be called by one other thread at a time (the compaction
-// worker's), while the owner calls other ops: they use no thread of those ops, have finished when
-// they return, and return their own failure. The caller sees to it that blocks which it builds or
-// reads are not written by others meanwhile.
+// KvRead, KvBuild and KvEvaluate alone may also be called by one other thread at a time (the
+// compaction worker's), while the owner calls other ops: they use no thread and no scratch of those
+// ops, have finished when they return, and return their own failure. Their queries and results are
+// host memory. The caller sees to it that blocks which it builds or reads are not written or
+// discarded by others meanwhile.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -72,6 +74,9 @@ class Backend {
   virtual void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) = 0;
   virtual void CopyToHost(std::byte* to, const std::byte* from, int64_t size_bytes) = 0;
   virtual void Zero(std::byte* data, int64_t size_bytes) = 0;
+  // The contents are not needed any more: what the memory holds until it is written again is
+  // unspecified. The machine may get back the pages that lie in it as a whole.
+  virtual void Discard(std::byte* data, int64_t size_bytes) = 0;
   // Waits for everything enqueued; returns the first failure since the last call.
   virtual absl::Status Synchronize() = 0;
 
@@ -84,6 +89,7 @@ class Backend {
   virtual void KvAppend(const KvAppendArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
+  virtual absl::Status KvRead(const KvReadArgs& args) = 0;
   virtual absl::Status KvBuild(const KvBuildArgs& args) = 0;
   virtual absl::Status KvEvaluate(const KvEvaluateArgs& args) = 0;
 

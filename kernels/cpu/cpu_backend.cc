@@ -21,6 +21,7 @@
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/kv_build.h"
+#include "kernels/cpu/kv_decode.h"
 #include "kernels/cpu/kv_ops.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/sample.h"
@@ -105,6 +106,7 @@ class CpuBackend final : public Backend {
         attention_(&kernels_, &pool_),
         sample_(&kernels_, &pool_),
         evaluation_(&kernels_, &no_pool_),
+        kv_decoder_(&kernels_),
         kv_builder_(&kernels_) {}
   ~CpuBackend() override { DCHECK_EQ(allocated_bytes_.load(), 0); }
 
@@ -112,7 +114,7 @@ class CpuBackend final : public Backend {
     return {"cpu",
             absl::StrFormat("%d thread%s, %s", pool_.num_threads(),
                             pool_.num_threads() == 1 ? "" : "s", CpuIsaName(isa_)),
-            memory_bytes_};
+            memory_bytes_, pool_.num_threads()};
   }
   absl::StatusOr<Buffer> Allocate(int64_t size_bytes) override;
   void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) override {
@@ -124,6 +126,7 @@ class CpuBackend final : public Backend {
   void Zero(std::byte* data, int64_t size_bytes) override {
     if (size_bytes > 0) std::memset(data, 0, size_bytes);
   }
+  void Discard(std::byte* data, int64_t size_bytes) override;
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
   void Embed(const EmbedArgs& args) override { cpu::Embed(args, &pool_); }
@@ -137,6 +140,10 @@ class CpuBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override { cpu::KvAppend(args, kernels_, &pool_); }
   void Attention(const AttentionArgs& args) override { attention_.Run(args); }
   void Sample(const SampleArgs& args) override { sample_.Run(args); }
+  absl::Status KvRead(const KvReadArgs& args) override {
+    kv_decoder_.Read(args);
+    return absl::OkStatus();
+  }
   absl::Status KvBuild(const KvBuildArgs& args) override {
     kv_builder_.Run(args);
     return absl::OkStatus();
@@ -160,9 +167,10 @@ class CpuBackend final : public Backend {
   MatmulScratch matmul_scratch_;
   AttentionRunner attention_;
   SampleRunner sample_;
-  // Of the thread that calls KvBuild and KvEvaluate.
+  // Of the thread that calls KvRead, KvBuild and KvEvaluate.
   ThreadPool no_pool_{1};
   AttentionRunner evaluation_;
+  KvDecoder kv_decoder_;
   KvBuilder kv_builder_;
 };
 
@@ -216,6 +224,14 @@ void CpuBackend::Free(std::byte* data, int64_t size_bytes) {
   } else {
     std::free(data);
   }
+}
+
+void CpuBackend::Discard(std::byte* data, int64_t size_bytes) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t to = (reinterpret_cast<uintptr_t>(data) + size_bytes) / page * page;
+  // Only advice: what the machine does not take back stays as it is.
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
 
 }  // namespace

@@ -11,32 +11,17 @@
 namespace condense::cpu {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int kMaxCount = 255;
 
 std::byte* DataOf(const KvBuildArgs& args, const KvBlockRef& block) {
   return args.arena + int64_t{block.offset_64} * 64;
 }
 
-int64_t RoundedPosition(const KvBuildEntry& entry) { return std::lround(entry.position); }
-
-// key = R(distance) key; negative distances turn back.
-void Rotate(const PositionTable& positions, int64_t distance, int head_dim, float* key) {
-  CHECK_LT(std::abs(distance), int64_t{positions.num_positions});
-  const int pairs = head_dim / 2;
-  const int step = positions.pairing == RopePairing::kAdjacent ? 2 : 1;
-  const int apart = positions.pairing == RopePairing::kAdjacent ? 1 : pairs;
-  const float* cos = positions.cos + std::abs(distance) * pairs;
-  const float* sin = positions.sin + std::abs(distance) * pairs;
-  const float direction = distance < 0 ? -1.0f : 1.0f;
-  for (int i = 0; i < pairs; ++i) {
-    float& a = key[i * step];
-    float& b = key[i * step + apart];
-    const float turned = a * cos[i] - b * (sin[i] * direction);
-    b = b * cos[i] + a * (sin[i] * direction);
-    a = turned;
-  }
+KvUnitView UnitOf(const KvBuildArgs& args) {
+  return {args.arena, args.shape, args.key_mean, args.positions};
 }
+
+int64_t RoundedPosition(const KvBuildEntry& entry) { return std::lround(entry.position); }
 
 // A plane's bytes of one row: `codes` [cols], of which the bits from `code_shift` on are stored.
 void PackPlane(const uint8_t* codes, int64_t cols, int plane_bits, int code_shift, std::byte* row) {
@@ -72,11 +57,14 @@ void PackRows(const std::vector<uint8_t>& codes, int bits, int64_t rows, int64_t
 void KvBuilder::Run(const KvBuildArgs& args) {
   CHECK_LE(args.shape.head_dim, kMaxHeadDim);
   sources_.clear();
+  blocks_.clear();
   for (int s = 0; s < args.num_sources; ++s) {
-    for (int slot = 0; slot < args.sources[s].block.count; ++slot) {
-      sources_.push_back({&args.sources[s], slot});
-    }
+    blocks_.push_back({static_cast<int32_t>(sources_.size())});
+    for (int slot = 0; slot < args.sources[s].block.count; ++slot) sources_.push_back({s, slot});
   }
+  const int64_t floats = static_cast<int64_t>(sources_.size()) * args.shape.head_dim;
+  keys_ = key_floats_.Reserve(floats);
+  values_ = value_floats_.Reserve(floats);
   int first_entry = 0;
   for (int b = 0; b < args.num_blocks; ++b) {
     BuildBlock(args, args.blocks[b], first_entry);
@@ -127,10 +115,10 @@ void KvBuilder::BuildKey(const KvBuildArgs& args, const Target& target, const Kv
   Half* scale = reinterpret_cast<Half*>(target.data + target.pieces.key_scales) + slot;
   Half* halves = reinterpret_cast<Half*>(target.data + target.pieces.keys) + slot;
   const Source* single = SingleSource(args, entry, &KvBuildMember::key_weight);
-  if (single != nullptr && KvKeyBits(single->block->block.format) == bits &&
-      ((single->block->block.flags ^ target.ref.flags) & kKvCentred) == 0 &&
+  if (single != nullptr && KvKeyBits(BlockOf(args, *single).format) == bits &&
+      ((BlockOf(args, *single).flags ^ target.ref.flags) & kKvCentred) == 0 &&
       PositionOf(args, *single) == position) {
-    const KvBlockRef& from = single->block->block;
+    const KvBlockRef& from = BlockOf(args, *single);
     std::byte* data = DataOf(args, from);
     const KvBlockPieces pieces = KvPieces(from.format, from.flags, args.shape);
     const KvCodePlanes planes = {data + pieces.keys, data + pieces.key_upper};
@@ -151,13 +139,19 @@ void KvBuilder::BuildKey(const KvBuildArgs& args, const Target& target, const Kv
     const KvBuildMember& member = args.members[entry.first_member + m];
     if (member.key_weight == 0.0f) continue;
     const Source& source = sources_[member.source];
-    float part[kMaxHeadDim];
-    ReadKey(args, source, part);
+    const float* part = KeyOf(args, source);
     const int64_t distance = position - PositionOf(args, source);
-    if (distance != 0) Rotate(args.positions, distance, head_dim, part);
-    for (int d = 0; d < head_dim; ++d) key[d] += member.key_weight * part[d];
+    float turned[kMaxHeadDim];
+    if (distance != 0) {
+      std::copy_n(part, head_dim, turned);
+      RotateKey(*kernels_, args.positions, distance, head_dim, turned);
+      part = turned;
+    }
+    kernels_->combine(key, 1.0f, part, member.key_weight, head_dim);
   }
-  if ((target.ref.flags & kKvCentred) != 0) AddMean(args, position, -1.0f, key);
+  if ((target.ref.flags & kKvCentred) != 0) {
+    AddRotatedMean(*kernels_, UnitOf(args), position, -1.0f, key);
+  }
   if (bits == 16) {
     for (int d = 0; d < head_dim; ++d) halves[d * block_tokens] = ToHalf(key[d]);
     return;
@@ -176,8 +170,8 @@ void KvBuilder::BuildValue(const KvBuildArgs& args, const Target& target, const 
   Half* halves = reinterpret_cast<Half*>(target.data + target.pieces.values) + slot * head_dim;
   uint8_t* codes = value_codes_.data() + size_t{1} * slot * head_dim;
   const Source* single = SingleSource(args, entry, &KvBuildMember::value_weight);
-  if (single != nullptr && KvValueBits(single->block->block.format) == bits) {
-    const KvBlockRef& from = single->block->block;
+  if (single != nullptr && KvValueBits(BlockOf(args, *single).format) == bits) {
+    const KvBlockRef& from = BlockOf(args, *single);
     std::byte* data = DataOf(args, from);
     const KvBlockPieces pieces = KvPieces(from.format, from.flags, args.shape);
     const KvCodePlanes planes = {data + pieces.values, data + pieces.value_upper};
@@ -195,9 +189,8 @@ void KvBuilder::BuildValue(const KvBuildArgs& args, const Target& target, const 
   for (int m = 0; m < entry.num_members; ++m) {
     const KvBuildMember& member = args.members[entry.first_member + m];
     if (member.value_weight == 0.0f) continue;
-    float part[kMaxHeadDim];
-    ReadValue(args, sources_[member.source], part);
-    for (int d = 0; d < head_dim; ++d) value[d] += member.value_weight * part[d];
+    kernels_->combine(value, 1.0f, ValueOf(args, sources_[member.source]), member.value_weight,
+                      head_dim);
   }
   if (bits == 16) {
     kernels_->to_half(halves, value, head_dim);
@@ -207,62 +200,22 @@ void KvBuilder::BuildValue(const KvBuildArgs& args, const Target& target, const 
   *scale = KvQuantize(value, head_dim, bits, codes);
 }
 
-void KvBuilder::ReadKey(const KvBuildArgs& args, const Source& source, float* key) const {
-  const int head_dim = args.shape.head_dim;
-  const int64_t block_tokens = args.shape.block_tokens;
-  const KvBlockRef& block = source.block->block;
-  std::byte* data = DataOf(args, block);
-  const int bits = KvKeyBits(block.format);
-  if (bits == 16) {
-    const Half* keys = reinterpret_cast<const Half*>(data) + source.slot;
-    Half gathered[kMaxHeadDim];
-    for (int d = 0; d < head_dim; ++d) gathered[d] = keys[d * block_tokens];
-    kernels_->to_float(key, gathered, head_dim);
-    return;
+const float* KvBuilder::KeyOf(const KvBuildArgs& args, const Source& source) {
+  DecodedBlock& block = blocks_[source.block];
+  if (block.keys == nullptr) {
+    block.keys = keys_ + int64_t{block.first_entry} * args.shape.head_dim;
+    decoder_.Keys(UnitOf(args), args.sources[source.block], block.keys);
   }
-  const KvBlockPieces pieces = KvPieces(block.format, block.flags, args.shape);
-  const KvCodePlanes planes = {data + pieces.keys, data + pieces.key_upper};
-  const float scale = ToFloat(reinterpret_cast<const Half*>(data + pieces.key_scales)[source.slot]);
-  for (int d = 0; d < head_dim; ++d) {
-    key[d] = scale * KvLevel(bits, KvReadCode(planes, bits, block_tokens, d, source.slot));
-  }
-  Hadamard(key, head_dim);
-  if ((block.flags & kKvCentred) != 0) AddMean(args, PositionOf(args, source), 1.0f, key);
+  return block.keys + int64_t{source.slot} * args.shape.head_dim;
 }
 
-void KvBuilder::ReadValue(const KvBuildArgs& args, const Source& source, float* value) const {
-  const int head_dim = args.shape.head_dim;
-  const KvBlockRef& block = source.block->block;
-  const KvBlockPieces pieces = KvPieces(block.format, block.flags, args.shape);
-  std::byte* data = DataOf(args, block);
-  const int bits = KvValueBits(block.format);
-  if (bits == 16) {
-    const Half* values = reinterpret_cast<const Half*>(data + pieces.values);
-    kernels_->to_float(value, values + int64_t{source.slot} * head_dim, head_dim);
-    return;
+const float* KvBuilder::ValueOf(const KvBuildArgs& args, const Source& source) {
+  DecodedBlock& block = blocks_[source.block];
+  if (block.values == nullptr) {
+    block.values = values_ + int64_t{block.first_entry} * args.shape.head_dim;
+    decoder_.Values(UnitOf(args), args.sources[source.block].block, block.values);
   }
-  const KvCodePlanes planes = {data + pieces.values, data + pieces.value_upper};
-  const float scale =
-      ToFloat(reinterpret_cast<const Half*>(data + pieces.value_scales)[source.slot]);
-  for (int d = 0; d < head_dim; ++d) {
-    value[d] = scale * KvLevel(bits, KvReadCode(planes, bits, head_dim, source.slot, d));
-  }
-  if (KvValuesRotated(block.format)) Hadamard(value, head_dim);
-}
-
-int64_t KvBuilder::PositionOf(const KvBuildArgs& args, const Source& source) const {
-  const KvBlockRef& block = source.block->block;
-  if ((block.flags & (kKvPosition | kKvRun)) == 0) {
-    return int64_t{source.block->first_position} + source.slot;
-  }
-  return KvPositionOf(DataOf(args, block), block, args.shape, source.slot);
-}
-
-void KvBuilder::AddMean(const KvBuildArgs& args, int64_t position, float sign, float* key) const {
-  float mean[kMaxHeadDim];
-  std::copy_n(args.key_mean, args.shape.head_dim, mean);
-  Rotate(args.positions, position, args.shape.head_dim, mean);
-  for (int d = 0; d < args.shape.head_dim; ++d) key[d] += sign * mean[d];
+  return block.values + int64_t{source.slot} * args.shape.head_dim;
 }
 
 void KvBuilder::WriteSideArrays(const KvBuildArgs& args, const Target& target, int first_entry) {

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/kv_decode.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kv_op_args.h"
 
@@ -15,7 +17,7 @@ namespace condense::cpu {
 // One thread at a time, which need not be the one that made it. Keeps its scratch between calls.
 class KvBuilder {
  public:
-  explicit KvBuilder(const VectorKernels* kernels) : kernels_(kernels) {}
+  explicit KvBuilder(const VectorKernels* kernels) : kernels_(kernels), decoder_(kernels) {}
 
   // REQUIRES: head_dim <= 256; what the flags of the new blocks leave no room for (biases,
   // distances above 65,535, gaps in a run) does not occur.
@@ -23,8 +25,14 @@ class KvBuilder {
 
  private:
   struct Source {
-    const KvBuildSource* block = nullptr;
+    int32_t block = 0;  // index into KvBuildArgs::sources
     int32_t slot = 0;
+  };
+  // What a source block holds, decoded when first asked.
+  struct DecodedBlock {
+    int32_t first_entry = 0;
+    float* keys = nullptr;    // [count, D]
+    float* values = nullptr;  // [count, D]
   };
   // One new block while it is filled.
   struct Target {
@@ -40,11 +48,16 @@ class KvBuilder {
   // The only member with a weight, if it has weight 1; else null.
   const Source* SingleSource(const KvBuildArgs& args, const KvBuildEntry& entry,
                              float KvBuildMember::*weight) const;
-  // As exact as stored: keys after RoPE, values untransformed.
-  void ReadKey(const KvBuildArgs& args, const Source& source, float* key) const;
-  void ReadValue(const KvBuildArgs& args, const Source& source, float* value) const;
-  int64_t PositionOf(const KvBuildArgs& args, const Source& source) const;
-  void AddMean(const KvBuildArgs& args, int64_t position, float sign, float* key) const;
+  static const KvBlockRef& BlockOf(const KvBuildArgs& args, const Source& source) {
+    return args.sources[source.block].block;
+  }
+  static int64_t PositionOf(const KvBuildArgs& args, const Source& source) {
+    return KvSourcePosition({args.arena, args.shape, nullptr, {}}, args.sources[source.block],
+                            source.slot);
+  }
+  // [D], as exact as stored: keys after RoPE, values untransformed.
+  const float* KeyOf(const KvBuildArgs& args, const Source& source);
+  const float* ValueOf(const KvBuildArgs& args, const Source& source);
   // The side arrays of a new block.
   static void WriteSideArrays(const KvBuildArgs& args, const Target& target, int first_entry);
   // Puts the codes of all slots into their planes.
@@ -52,7 +65,12 @@ class KvBuilder {
   void PackValues(const KvBuildArgs& args, const Target& target) const;
 
   const VectorKernels* const kernels_;
-  std::vector<Source> sources_;       // of all source entries in order
+  KvDecoder decoder_;
+  std::vector<Source> sources_;  // of all source entries in order
+  std::vector<DecodedBlock> blocks_;
+  FloatScratch key_floats_, value_floats_;
+  float* keys_ = nullptr;  // in the scratch, while Run runs: [sources, D]
+  float* values_ = nullptr;
   std::vector<uint8_t> key_codes_;    // [D, B]
   std::vector<uint8_t> value_codes_;  // [B, D]
 };

@@ -309,6 +309,35 @@ inline void AddMeanTerm(const MeanTermArgs& args) {
   }
 }
 
+// Vectors kFirst and on of a group, as many at once as LoadLevels gives.
+template <int kBits, int kFirst>
+CONDENSE_SIMD_INLINE void StoreLevels(const std::byte* lower, const std::byte* upper, float* out) {
+  constexpr int kVectors = KeyVectors(1);
+  Vec level[kVectors];
+  LoadLevels<kBits, kFirst, kVectors>(lower, upper, level);
+  for (int v = 0; v < kVectors; ++v) Store(out + (kFirst + v) * kLanes, level[v]);
+  if constexpr (kFirst + kVectors < kGroupVectors) {
+    StoreLevels<kBits, kFirst + kVectors>(lower, upper, out);
+  }
+}
+
+template <int kBits>
+CONDENSE_SIMD_TARGET void LevelsOfWidth(const std::byte* lower, const std::byte* upper, int n,
+                                        float* out) {
+  for (int i = 0; i < n; i += kKvCodeGroup) {
+    StoreLevels<kBits, 0>(lower + KvPlaneRowBytes(i, KvLowerBits(kBits)),
+                          upper + KvPlaneRowBytes(i, KvUpperBits(kBits)), out + i);
+  }
+}
+
+inline void Levels(int bits, const std::byte* lower, const std::byte* upper, int n, float* out) {
+  const auto of_width = bits == 8   ? &LevelsOfWidth<8>
+                        : bits == 6 ? &LevelsOfWidth<6>
+                        : bits == 4 ? &LevelsOfWidth<4>
+                                    : &LevelsOfWidth<3>;
+  of_width(lower, upper, n, out);
+}
+
 CONDENSE_SIMD_TARGET inline void AddBias(float* logits, const Half* bias, float factor, int n) {
   const Vec scale = Set(factor);
   for (int i = 0; i < n; i += kLanes) {

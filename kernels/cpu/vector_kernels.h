@@ -8,6 +8,7 @@
 // elementwise.cc, kv_ops.cc and sample.cc. Each function's result for a row is independent of the
 // rows that it is called with.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/base/dtype.h"
@@ -56,6 +57,8 @@ struct VectorKernels {
   void (*weight_codes)(const WeightCodesArgs& args);
   void (*add_mean_term)(const MeanTermArgs& args);
   void (*add_mean_run)(const MeanRunArgs& args);
+  // out[i] = level of code i of a row of n codes, n a multiple of 32; bits 8, 6, 4 or 3.
+  void (*levels)(int bits, const std::byte* lower, const std::byte* upper, int n, float* out);
   // logits[i] += bias[i] * factor; n a multiple of 32.
   void (*add_bias)(float* logits, const Half* bias, float factor, int n);
   // Turns logits [from, to) into weights in place. Reads and writes whole vectors around them, at

@@ -67,6 +67,7 @@ inline constexpr VectorKernels kKernels = {
     .weight_codes = &WeightCodes,
     .add_mean_term = &AddMeanTerm,
     .add_mean_run = &AddMeanRun,
+    .levels = &Levels,
     .add_bias = &AddBias,
     .softmax = &Softmax,
     .combine = &Combine,

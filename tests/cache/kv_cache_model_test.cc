@@ -56,7 +56,6 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
                  .value();
     holder_.assign(GetParam().num_slabs * blocks_per_slab_, kNobody);
     slab_used_.assign(GetParam().num_slabs, 0);
-    slab_unit_.assign(GetParam().num_slabs, kNobody);
     random_.seed(GetParam().seed);
   }
 
@@ -73,23 +72,14 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
   int64_t HeldBlocks(const ModelSequence& sequence, int32_t layer) const {
     return (sequence.room_end - sequence.first_position[layer]) / block_tokens_;
   }
-  int64_t UnitUsed(int32_t layer) const {
-    int64_t blocks = 0;
-    for (const ModelSequence& sequence : sequences_) blocks += HeldBlocks(sequence, layer);
-    return blocks;
-  }
-  int64_t UnitSlabs(int32_t unit) const {
-    return std::count(slab_unit_.begin(), slab_unit_.end(), unit);
-  }
   bool CanTake(int64_t blocks) const {
-    int64_t missing = 0;
-    for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
-      const int64_t slabs = UnitSlabs(unit);
-      const int64_t spare = slabs * blocks_per_slab_ - UnitUsed(unit / layout_.num_kv_heads);
-      const int64_t more = std::max<int64_t>(0, blocks - spare);
-      missing += (more + blocks_per_slab_ - 1) / blocks_per_slab_;
-    }
-    return missing <= UnitSlabs(kNobody);
+    blocks *= layout_.num_units();
+    const int64_t slabs = std::count_if(slab_used_.begin(), slab_used_.end(),
+                                        [](int64_t used) { return used > 0; });
+    int64_t spare = slabs * blocks_per_slab_;
+    for (const int64_t used : slab_used_) spare -= used;
+    const int64_t more = std::max<int64_t>(0, blocks - spare);
+    return (more + blocks_per_slab_ - 1) / blocks_per_slab_ <= GetParam().num_slabs - slabs;
   }
 
   // --- Which block is whose ---
@@ -103,28 +93,24 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
   void ClaimAgain(const ModelSequence& sequence) {
     for (int64_t block : held_[sequence.id]) {
       holder_[block] = kNobody;
-      const int64_t slab = block / blocks_per_slab_;
-      if (--slab_used_[slab] == 0) slab_unit_[slab] = kNobody;
+      --slab_used_[block / blocks_per_slab_];
     }
     held_[sequence.id].clear();
     for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
       const auto blocks = sequence.real->tables[unit].blocks();
       ASSERT_EQ(static_cast<int64_t>(blocks.size()),
                 HeldBlocks(sequence, unit / layout_.num_kv_heads));
-      for (const KvBlockRef& block : blocks) Claim(sequence.id, unit, block);
+      for (const KvBlockRef& block : blocks) Claim(sequence.id, block);
     }
   }
-  void Claim(int id, int32_t unit, KvBlockRef block) {
+  void Claim(int id, KvBlockRef block) {
     const int64_t offset = int64_t{block.offset_64} * 64;
     ASSERT_LE(offset + block_bytes_, cache_->Stats().arena_bytes);
     ASSERT_EQ(offset % layout_.slab_bytes() % block_bytes_, 0);
     const int64_t index = BlockIndex(block);
-    const int64_t slab = index / blocks_per_slab_;
     ASSERT_EQ(holder_[index], kNobody) << "block handed out twice";
-    ASSERT_TRUE(slab_used_[slab] == 0 || slab_unit_[slab] == unit) << "slab shared by units";
     holder_[index] = id;
-    slab_unit_[slab] = unit;
-    ++slab_used_[slab];
+    ++slab_used_[index / blocks_per_slab_];
     held_[id].push_back(index);
   }
 
@@ -299,7 +285,6 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
   std::vector<std::vector<int64_t>> held_;  // block indices, by sequence id
   std::vector<int> holder_;                 // sequence id, by block index
   std::vector<int64_t> slab_used_;          // blocks held in a slab
-  std::vector<int32_t> slab_unit_;          // the unit that holds a slab, or kNobody
   std::mt19937 random_;
   int refusals_ = 0;
   int admissions_ = 0;

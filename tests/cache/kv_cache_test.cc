@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,8 +108,8 @@ TEST_F(KvCacheTest, ReserveOfNothingTakesNothing) {
 }
 
 TEST_F(KvCacheTest, FailedReserveLeavesEverythingAsItWas) {
-  // Three units on five slabs: the second slab of the third unit is missing.
-  const auto cache = MakeCache(Layout(1, 3), 5);
+  // Three units of 16 blocks fill three slabs.
+  const auto cache = MakeCache(Layout(1, 3), 3);
   const auto sequence = cache->Open();
   ASSERT_TRUE(Append(cache.get(), sequence.get(), 500));
   const KvCacheStats before = cache->Stats();
@@ -145,14 +146,14 @@ TEST_F(KvCacheTest, ReleaseGivesEverythingBackAndTheSequenceCanBeFilledAgain) {
   EXPECT_EQ(ListOf(cache.get(), first.get(), 0, 0).num_entries, 7);
 }
 
-TEST_F(KvCacheTest, SlabsMoveBetweenUnitsAsWindowsReturnThem) {
-  // Layer 1 keeps up to 542 entries; the slabs it no longer needs let layer 0 grow: without them
-  // six would be needed.
-  const auto cache = MakeCache(Layout(2, 1, {0, 32}), 5);
+TEST_F(KvCacheTest, BlocksThatWindowsReturnServeOtherUnits) {
+  // 64 blocks, of which layer 1 gives back 16: room for 8 more in both layers.
+  const auto cache = MakeCache(Layout(2, 1, {0, 32}), 4);
   const auto sequence = cache->Open();
   ASSERT_TRUE(Append(cache.get(), sequence.get(), 1024));
-  EXPECT_EQ(cache->Stats().slab_bytes, 3 * kSlabBytes);
-  EXPECT_TRUE(Append(cache.get(), sequence.get(), 480));
+  EXPECT_EQ(cache->Stats().used_bytes, 48 * kBlockBytes);
+  EXPECT_FALSE(cache->TryReserve(sequence.get(), 257));
+  EXPECT_TRUE(Append(cache.get(), sequence.get(), 256));
   EXPECT_EQ(cache->Stats().slab_bytes, 4 * kSlabBytes);
 }
 
@@ -189,7 +190,7 @@ TEST_F(KvCacheTest, StatsAddUp) {
   const KvCacheStats stats = cache->Stats();
   EXPECT_EQ(stats.arena_bytes, 12 * kSlabBytes);
   EXPECT_EQ(stats.used_bytes, 4 * (4 + 1) * kBlockBytes);
-  EXPECT_EQ(stats.slab_bytes, 4 * kSlabBytes);
+  EXPECT_EQ(stats.slab_bytes, 2 * kSlabBytes);
   EXPECT_EQ(stats.slack_bytes, stats.slab_bytes - stats.used_bytes);
   EXPECT_EQ(stats.logical_tokens, 100);
   EXPECT_EQ(stats.sequences, 2);
@@ -225,12 +226,12 @@ TEST_F(KvCacheTest, FitsRefusesWhatNoPositionCanCount) {
 }
 
 TEST_F(KvCacheTest, FitsCountsAWindowedLayerByItsWindowAndOneStep) {
-  // 16 blocks for layer 0 up to 512 tokens, then 32; layer 1 never more than 22 blocks, two slabs.
+  // Layer 1 never holds more than 22 of the 64 blocks; 42 are left for layer 0.
   const auto cache = MakeCache(Layout(2, 1, {0, 40}), 4, 128);
-  EXPECT_TRUE(cache->Fits(1024, 0));
-  EXPECT_FALSE(cache->Fits(1025, 0));
+  EXPECT_TRUE(cache->Fits(1344, 0));
+  EXPECT_FALSE(cache->Fits(1345, 0));
   const auto sequence = cache->Open();
-  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Append(cache.get(), sequence.get(), 128));
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Append(cache.get(), sequence.get(), 128));
 }
 
 TEST_F(KvCacheTest, LongestSequenceFitsAnEmptyCacheAndOneTokenMoreDoesNot) {
@@ -287,18 +288,18 @@ TEST_F(KvCacheTest, HoldingCountsWholeBlocksOnBothSides) {
   EXPECT_LT(held.entries, 2 * 1533);
 }
 
-TEST_F(KvCacheTest, LongestSequenceWithoutWindowsUsesEveryWholeRoundOfSlabs) {
+TEST_F(KvCacheTest, LongestSequenceWithoutWindowsUsesEveryWholeRoundOfBlocks) {
   EXPECT_EQ(MakeCache(Layout(3, 2), 6)->max_sequence_tokens(), 512);
-  EXPECT_EQ(MakeCache(Layout(3, 2), 17)->max_sequence_tokens(), 1024);
+  EXPECT_EQ(MakeCache(Layout(3, 2), 17)->max_sequence_tokens(), 1440);
   EXPECT_EQ(MakeCache(Layout(3, 2), 18)->max_sequence_tokens(), 1536);
 }
 
 TEST_F(KvCacheTest, TooSmallAnArenaIsRefusedWithTheNeed) {
-  const auto cache = KvCache::Make(&backend_, Layout(3, 2), {.arena_bytes = 6 * kSlabBytes - 1});
+  const auto cache = KvCache::Make(&backend_, Layout(3, 2), {.arena_bytes = kSlabBytes - 1});
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(cache.status().message()),
-              testing::AllOf(testing::HasSubstr("arena_bytes is 786431"),
-                             testing::HasSubstr("at least 786432")));
+              testing::AllOf(testing::HasSubstr("arena_bytes is 131071"),
+                             testing::HasSubstr("at least 131072")));
 }
 
 TEST_F(KvCacheTest, BadLayoutAndOptionsAreRefused) {
@@ -325,12 +326,184 @@ TEST_F(KvCacheTest, ArenaKeepsWholeSlabs) {
   EXPECT_EQ(cache->Stats().arena_bytes, 2 * kSlabBytes);
 }
 
+// A unit of 8 sealed blocks in a cache of 4 slabs, of which one is kept for staging.
+class KvStagingTest : public KvCacheTest {
+ protected:
+  static constexpr KvBlockFlags kFlags = kKvBias | kKvPosition | kKvCount;
+
+  void SetUp() override {
+    ASSERT_TRUE(Append(cache_.get(), sequence_.get(), 260));
+    narrow_bytes_ = KvBlockBytes(KvFormat::kK4V4, cache_->layout().block, kFlags);
+  }
+  std::optional<KvStage> Stage(int32_t num_staged, int32_t unit = 0) {
+    return cache_->TryStage(sequence_.get(), unit, 1, 5, KvFormat::kK4V4, kFlags, num_staged);
+  }
+  static std::vector<KvBlockRef> Filled(std::vector<KvBlockRef> blocks, uint16_t count) {
+    for (KvBlockRef& block : blocks) block.count = count;
+    return blocks;
+  }
+  const BlockTable& table(int32_t unit = 0) const { return sequence_->tables[unit]; }
+
+  std::unique_ptr<KvCache> cache_ =
+      KvCache::Make(&backend_, Layout(1, 2),
+                    {.arena_bytes = 4 * kSlabBytes, .staging_bytes = kSlabBytes})
+          .value();
+  std::unique_ptr<KvSequence> sequence_ = cache_->Open();
+  int64_t narrow_bytes_ = 0;
+};
+
+TEST_F(KvStagingTest, SwapReplacesTheRangeAndFreesTheRest) {
+  std::optional<KvStage> stage = Stage(5);
+  ASSERT_TRUE(stage.has_value());
+  EXPECT_EQ(stage->blocks.size(), 5u);
+  EXPECT_EQ(cache_->Stats().staging_bytes, 5 * narrow_bytes_);
+  EXPECT_EQ(cache_->Stats().used_bytes, 18 * kBlockBytes);
+  EXPECT_EQ(sequence_->tickets[0], stage->ticket);
+
+  const std::vector<KvBlockRef> old(table().blocks().begin(), table().blocks().end());
+  stage->blocks.resize(3);
+  EXPECT_TRUE(cache_->Swap(stage->ticket, Filled(stage->blocks, 30)));
+  EXPECT_EQ(sequence_->tickets[0], 0);
+  ASSERT_EQ(table().blocks().size(), 7u);
+  EXPECT_EQ(table().blocks()[0].offset_64, old[0].offset_64);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(table().blocks()[1 + i].offset_64, stage->blocks[i].offset_64);
+    EXPECT_EQ(table().blocks()[1 + i].format, KvFormat::kK4V4);
+    EXPECT_EQ(table().first_position(1 + i), 32);
+  }
+  EXPECT_EQ(table().blocks()[4].offset_64, old[6].offset_64);
+  EXPECT_EQ(table().first_position(4), 6 * 32);
+  EXPECT_EQ(table().committed_entries(), 260 - 160 + 90);
+  const KvCacheStats stats = cache_->Stats();
+  EXPECT_EQ(stats.staging_bytes, 0);
+  EXPECT_EQ(stats.used_bytes, 13 * kBlockBytes + 3 * narrow_bytes_);
+  EXPECT_EQ(stats.logical_tokens, 260);
+  const KvHolding held = cache_->Held(*sequence_);
+  EXPECT_EQ(held.bytes, stats.used_bytes);
+  EXPECT_EQ(held.bytes_16bit, 18 * kBlockBytes);
+
+  ASSERT_TRUE(Append(cache_.get(), sequence_.get(), 40));
+  EXPECT_EQ(ListOf(cache_.get(), sequence_.get(), 0, 0).num_entries, 300 - 160 + 90);
+  cache_->Release(sequence_.get());
+  EXPECT_EQ(cache_->Stats().slab_bytes, 0);
+}
+
+TEST_F(KvStagingTest, UnstageLeavesTheFrontAsItWas) {
+  const std::vector<KvBlockRef> old(table().blocks().begin(), table().blocks().end());
+  const KvCacheStats before = cache_->Stats();
+  const std::optional<KvStage> stage = Stage(5);
+  cache_->Unstage(stage->ticket);
+  EXPECT_EQ(cache_->Stats().slab_bytes, before.slab_bytes);
+  EXPECT_EQ(cache_->Stats().used_bytes, before.used_bytes);
+  for (size_t i = 0; i < old.size(); ++i) {
+    EXPECT_EQ(table().blocks()[i].offset_64, old[i].offset_64);
+  }
+  EXPECT_TRUE(Stage(5).has_value());
+}
+
+TEST_F(KvStagingTest, AppendingGoesOnWhileAJobIsOut) {
+  std::optional<KvStage> stage = Stage(5);
+  ASSERT_TRUE(Append(cache_.get(), sequence_.get(), 100));
+  EXPECT_TRUE(cache_->Swap(stage->ticket, Filled(stage->blocks, 32)));
+  EXPECT_EQ(table().committed_entries(), 360);
+}
+
+TEST_F(KvStagingTest, AReleasedSequencesBlocksStayUntilTheJobIsBack) {
+  const std::optional<KvStage> first = Stage(5, 0);
+  const std::optional<KvStage> second = Stage(4, 1);
+  cache_->Release(sequence_.get());
+  EXPECT_TRUE(sequence_->empty());
+  EXPECT_EQ(cache_->Stats().used_bytes, 0);
+  EXPECT_EQ(cache_->Stats().staging_bytes, 18 * kBlockBytes + 9 * narrow_bytes_);
+  EXPECT_FALSE(cache_->Swap(first->ticket, Filled(first->blocks, 32)));
+  EXPECT_EQ(cache_->Stats().staging_bytes, 9 * kBlockBytes + 4 * narrow_bytes_);
+  ASSERT_TRUE(Append(cache_.get(), sequence_.get(), 64));  // filled again meanwhile
+  cache_->Unstage(second->ticket);
+  EXPECT_EQ(cache_->Stats().staging_bytes, 0);
+  EXPECT_EQ(table(1).committed_entries(), 64);
+  cache_->Release(sequence_.get());
+  EXPECT_EQ(cache_->Stats().slab_bytes, 0);
+}
+
+TEST_F(KvStagingTest, TheReserveIsNobodyElses) {
+  // Three open slabs of 16 blocks, 9 blocks in each of the two units.
+  EXPECT_EQ(cache_->max_sequence_tokens(), 24 * 32);
+  EXPECT_TRUE(cache_->TryReserve(sequence_.get(), 24 * 32 - 260));
+  EXPECT_FALSE(cache_->TryReserve(sequence_.get(), 24 * 32 - 260 + 1));
+  EXPECT_FALSE(cache_->Fits(1, 0));
+  EXPECT_TRUE(Stage(5).has_value());
+}
+
+TEST_F(KvStagingTest, StagingKeepsToItsReserve) {
+  const int64_t most = kSlabBytes / narrow_bytes_;
+  EXPECT_EQ(cache_->StageableBlocks(KvFormat::kK4V4, kFlags), most);
+  EXPECT_FALSE(Stage(static_cast<int32_t>(most) + 1).has_value());
+  EXPECT_EQ(sequence_->tickets[0], 0);
+  ASSERT_TRUE(Stage(5).has_value());
+  EXPECT_EQ(cache_->StageableBlocks(KvFormat::kK4V4, kFlags), most - 5);
+  EXPECT_FALSE(Stage(static_cast<int32_t>(most) - 4, 1).has_value());
+  EXPECT_TRUE(Stage(static_cast<int32_t>(most) - 5, 1).has_value());
+}
+
+TEST_F(KvStagingTest, WithoutAReserveNothingIsStaged) {
+  const auto cache = MakeCache(Layout(1, 2), 4);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 100));
+  EXPECT_FALSE(cache->TryStage(sequence.get(), 0, 1, 1, KvFormat::kK4V4, 0, 1).has_value());
+}
+
+TEST_F(KvStagingTest, ACopyHoldsTheSameBytesElsewhere) {
+  const std::optional<KvStage> stage = Stage(4);
+  ASSERT_TRUE(cache_->Swap(stage->ticket, Filled(stage->blocks, 25)));
+  const auto data = [&](const KvBlockRef& block) {
+    return cache_->arena() + int64_t{block.offset_64} * 64;
+  };
+  int fill = 0;
+  for (const KvBlockRef& block : table().blocks()) {
+    std::fill_n(data(block), cache_->BlockBytes(block), std::byte(++fill));
+  }
+  const auto copy = cache_->Open();
+  ASSERT_TRUE(cache_->TryCopy(*sequence_, copy.get()));
+  EXPECT_EQ(copy->committed_tokens, 260);
+  EXPECT_EQ(copy->tables[0].committed_entries(), table().committed_entries());
+  EXPECT_EQ(cache_->Stats().logical_tokens, 520);
+  for (size_t i = 0; i < table().blocks().size(); ++i) {
+    const KvBlockRef from = table().blocks()[i];
+    const KvBlockRef to = copy->tables[0].blocks()[i];
+    EXPECT_NE(from.offset_64, to.offset_64);
+    EXPECT_EQ(from.count, to.count);
+    EXPECT_EQ(from.format, to.format);
+    EXPECT_TRUE(std::equal(data(from), data(from) + cache_->BlockBytes(from), data(to)));
+  }
+  ASSERT_TRUE(Append(cache_.get(), copy.get(), 10));
+  const auto third = cache_->Open();
+  EXPECT_FALSE(cache_->TryCopy(*copy, third.get()));  // the arena is full
+  EXPECT_TRUE(third->empty());
+  cache_->Release(copy.get());
+  cache_->Release(sequence_.get());
+  EXPECT_EQ(cache_->Stats().slab_bytes, 0);
+  EXPECT_EQ(cache_->Stats().sequences, 0);
+}
+
 using KvCacheDeathTest = KvCacheTest;
 
 TEST_F(KvCacheDeathTest, CommittingWhatIsNotReservedDies) {
   const auto cache = MakeCache(Layout(1, 1), 1);
   const auto sequence = cache->Open();
   EXPECT_DEATH(cache->Commit(sequence.get(), 1), "Check failed");
+}
+
+using KvStagingDeathTest = KvStagingTest;
+
+TEST_F(KvStagingDeathTest, TwoJobsOfOneUnitDie) {
+  ASSERT_TRUE(Stage(1).has_value());
+  EXPECT_DEATH(Stage(1), "Check failed");
+}
+
+TEST_F(KvStagingDeathTest, SettlingATicketTwiceDies) {
+  const std::optional<KvStage> stage = Stage(1);
+  cache_->Unstage(stage->ticket);
+  EXPECT_DEATH(cache_->Unstage(stage->ticket), "Check failed");
 }
 
 }  // namespace

@@ -10,133 +10,13 @@
 
 #include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
-#include "tests/kernels/backend_fixture.h"
+#include "tests/kernels/unit_arena.h"
 #include "tests/support/fault_backend.h"
 #include "tests/support/kv_lists.h"
 #include "tests/support/reference_kv.h"
 
 namespace condense {
 namespace {
-
-constexpr int kNumPositions = KvLists::kNumPositions;
-constexpr KvBlockFlags kEverything = kKvBias | kKvPosition | kKvCount | kKvCentred;
-
-// A device arena of one unit: 16-bit or other sources, then room for what is built; positions and
-// mean key of the unit.
-class UnitArena {
- public:
-  UnitArena(const KvBlockShape& shape, const std::vector<int>& counts,
-            const std::vector<KvBlockKind>& kinds, RopePairing pairing = RopePairing::kHalfSplit)
-      : lists_(shape, 1, {{counts, 1, kinds}}, 31), pairing_(pairing), image_(lists_.image()) {
-    int position = 100;
-    for (int b = 0; b < list().num_blocks; ++b) {
-      sources_.push_back({list().blocks[b], position});
-      position += list().blocks[b].count;
-    }
-    for (int p = 0; p < kNumPositions; ++p) {
-      for (int i = 0; i < shape.head_dim / 2; ++i) {
-        const double angle = p * std::pow(10000.0, -2.0 * i / shape.head_dim);
-        cos_.push_back(static_cast<float>(std::cos(angle)));
-        sin_.push_back(static_cast<float>(std::sin(angle)));
-      }
-    }
-    mean_ = RandomFloats(shape.head_dim, 32);
-  }
-
-  const KvBlockShape& shape() const { return lists_.shape(); }
-  const KvList& list() const { return lists_.sequence(0).lists[0]; }
-  const std::vector<KvBuildSource>& sources() const { return sources_; }
-  std::vector<float>& mean() { return mean_; }
-  PositionTable table() const { return {cos_.data(), sin_.data(), kNumPositions, pairing_}; }
-
-  // A block at the end of the arena.
-  KvBlockRef AddBlock(KvFormat format, KvBlockFlags flags, int count) {
-    const KvBlockRef block = {static_cast<uint32_t>(image_.size() / 64), format, flags,
-                              static_cast<uint16_t>(count)};
-    image_.resize(image_.size() + KvBlockBytes(format, shape(), flags), std::byte{0x7e});
-    return block;
-  }
-  void SetEntry(const KvBlockRef& block, int slot, const std::vector<float>& key,
-                const std::vector<float>& value) {
-    std::byte* data = image_.data() + int64_t{block.offset_64} * 64;
-    Half* keys = reinterpret_cast<Half*>(data);
-    Half* values =
-        reinterpret_cast<Half*>(data + KvPieces(block.format, block.flags, shape()).values);
-    for (int d = 0; d < shape().head_dim; ++d) {
-      keys[d * shape().block_tokens + slot] = ToHalf(key[d]);
-      values[slot * shape().head_dim + d] = ToHalf(value[d]);
-    }
-  }
-  std::vector<float> Rotated(const std::vector<float>& x, int64_t position) const {
-    std::vector<double> turned(x.begin(), x.end());
-    ReferenceRotate(table(), position, false, &turned);
-    return {turned.begin(), turned.end()};
-  }
-
-  // The entry as `image` holds it.
-  ReferenceEntry Read(const std::vector<std::byte>& image, const KvBlockRef& block,
-                      int slot) const {
-    return ReadReferenceEntry(image.data(), block, shape(), mean_.data(), table(), slot);
-  }
-  const std::vector<std::byte>& image() const { return image_; }
-
-  std::vector<std::byte> Build(Backend* backend, const std::vector<KvBuildMember>& members,
-                               const std::vector<KvBuildEntry>& entries,
-                               const std::vector<KvBlockRef>& blocks) const {
-    const DeviceArray<std::byte> arena(backend, image_);
-    const DeviceArray<float> mean(backend, mean_), cos(backend, cos_), sin(backend, sin_);
-    KvBuildArgs args;
-    args.arena = arena.get();
-    args.shape = shape();
-    args.sources = sources_.data();
-    args.num_sources = static_cast<int32_t>(sources_.size());
-    args.members = members.data();
-    args.entries = entries.data();
-    args.num_entries = static_cast<int32_t>(entries.size());
-    args.blocks = blocks.data();
-    args.num_blocks = static_cast<int32_t>(blocks.size());
-    args.key_mean = mean.get();
-    args.positions = {cos.get(), sin.get(), kNumPositions, pairing_};
-    EXPECT_TRUE(backend->KvBuild(args).ok());
-    return arena.Read();
-  }
-
-  struct Evaluation {
-    std::vector<float> out, log_sum_exp, mass;
-  };
-  Evaluation Evaluate(Backend* backend, const std::vector<std::byte>& image, const KvList& list,
-                      int num_queries, int group) const {
-    const int rows = num_queries * group;
-    const DeviceArray<std::byte> arena(backend, image);
-    const DeviceArray<float> q(backend, RandomFloats(int64_t{rows} * shape().head_dim, 33));
-    const DeviceArray<float> mean(backend, mean_), cos(backend, cos_), sin(backend, sin_);
-    const DeviceArray<float> out(backend, int64_t{rows} * shape().head_dim);
-    const DeviceArray<float> log_sum_exp(backend, rows);
-    const DeviceArray<float> mass(backend, int64_t{rows} * list.num_entries);
-    KvEvaluateArgs args;
-    args.q = q.get();
-    args.arena = arena.get();
-    args.shape = shape();
-    args.num_queries = num_queries;
-    args.group = group;
-    args.list = list;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(shape().head_dim));
-    args.key_mean = mean.get();
-    args.positions = {cos.get(), sin.get(), kNumPositions, pairing_};
-    args.out = out.get();
-    args.log_sum_exp = log_sum_exp.get();
-    args.mass = mass.get();
-    EXPECT_TRUE(backend->KvEvaluate(args).ok());
-    return {out.Read(), log_sum_exp.Read(), mass.Read()};
-  }
-
- private:
-  KvLists lists_;
-  RopePairing pairing_;
-  std::vector<std::byte> image_;
-  std::vector<KvBuildSource> sources_;
-  std::vector<float> cos_, sin_, mean_;
-};
 
 // A plan over `num_sources` entries that has every kind of entry: copies, pivots with folded
 // members, averages at a position between their members.

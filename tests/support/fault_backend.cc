@@ -50,6 +50,9 @@ void FaultBackend::CopyToHost(std::byte* to, const std::byte* from, int64_t size
 void FaultBackend::Zero(std::byte* data, int64_t size_bytes) {
   if (Enter("zero")) wrapped_->Zero(data, size_bytes);
 }
+void FaultBackend::Discard(std::byte* data, int64_t size_bytes) {
+  if (Enter("discard")) wrapped_->Discard(data, size_bytes);
+}
 void FaultBackend::Embed(const EmbedArgs& args) {
   if (Enter("embed")) wrapped_->Embed(args);
 }
@@ -85,6 +88,10 @@ absl::Status FaultBackend::EnterWorkerOp(const char* op) {
     return absl::InternalError(absl::StrFormat("injected failure of op %d (%s)", index, op));
   }
   return absl::OkStatus();
+}
+absl::Status FaultBackend::KvRead(const KvReadArgs& args) {
+  const absl::Status status = EnterWorkerOp("kv read");
+  return status.ok() ? wrapped_->KvRead(args) : status;
 }
 absl::Status FaultBackend::KvBuild(const KvBuildArgs& args) {
   const absl::Status status = EnterWorkerOp("kv build");

@@ -12,19 +12,19 @@
 
 namespace condense {
 
-// One thread; KvBuild and KvEvaluate from one more, with a count of their own. A failed op does
-// nothing; neither does any op or copy after it until Synchronize has returned the failure; if the
-// device is lost, it returns it from then on. A failed allocation is RESOURCE_EXHAUSTED and leaves
-// the backend healthy.
+// One thread; KvRead, KvBuild and KvEvaluate from one more, with a count of their own. A failed op
+// does nothing; neither does any op or copy after it until Synchronize has returned the failure; if
+// the device is lost, it returns it from then on. A failed allocation is RESOURCE_EXHAUSTED and
+// leaves the backend healthy.
 class FaultBackend final : public Backend {
  public:
   explicit FaultBackend(std::unique_ptr<Backend> wrapped);
 
-  // The op with this index, counted from 0 over all ops (copies and Zero included) since
+  // The op with this index, counted from 0 over all ops (copies, Zero and Discard included) since
   // construction, fails. Negative: none.
   void FailOp(int64_t index) { failing_op_ = index; }
-  // Likewise over KvBuild and KvEvaluate alone: the call returns the failure and does nothing, and
-  // later calls are not affected unless the device is lost.
+  // Likewise over KvRead, KvBuild and KvEvaluate alone: the call returns the failure and does
+  // nothing, and later calls are not affected unless the device is lost.
   void FailWorkerOp(int64_t index) { failing_worker_op_ = index; }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
@@ -41,6 +41,7 @@ class FaultBackend final : public Backend {
   void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) override;
   void CopyToHost(std::byte* to, const std::byte* from, int64_t size_bytes) override;
   void Zero(std::byte* data, int64_t size_bytes) override;
+  void Discard(std::byte* data, int64_t size_bytes) override;
   absl::Status Synchronize() override;
 
   void Embed(const EmbedArgs& args) override;
@@ -52,6 +53,7 @@ class FaultBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
+  absl::Status KvRead(const KvReadArgs& args) override;
   absl::Status KvBuild(const KvBuildArgs& args) override;
   absl::Status KvEvaluate(const KvEvaluateArgs& args) override;
 

@@ -131,6 +131,11 @@ void ReferenceBackend::Zero(std::byte* data, int64_t size_bytes) {
   if (size_bytes > 0) std::memset(data, 0, size_bytes);
 }
 
+// Not numbers, so that whoever reads what was discarded shows it.
+void ReferenceBackend::Discard(std::byte* data, int64_t size_bytes) {
+  std::fill_n(data, size_bytes, std::byte{0x7f});
+}
+
 absl::Status ReferenceBackend::Synchronize() { return absl::OkStatus(); }
 
 void ReferenceBackend::Embed(const EmbedArgs& args) {
@@ -240,6 +245,11 @@ void ReferenceBackend::Sample(const SampleArgs& args) {
     args.results[r] =
         ReferenceSample(args.logits + int64_t{r} * args.vocab, args.vocab, args.params[r]);
   }
+}
+
+absl::Status ReferenceBackend::KvRead(const KvReadArgs& args) {
+  ReferenceKvRead(args);
+  return absl::OkStatus();
 }
 
 absl::Status ReferenceBackend::KvBuild(const KvBuildArgs& args) {

@@ -26,6 +26,7 @@ class ReferenceBackend final : public Backend {
   void CopyToDevice(std::byte* to, const std::byte* from, int64_t size_bytes) override;
   void CopyToHost(std::byte* to, const std::byte* from, int64_t size_bytes) override;
   void Zero(std::byte* data, int64_t size_bytes) override;
+  void Discard(std::byte* data, int64_t size_bytes) override;
   absl::Status Synchronize() override;
 
   void Embed(const EmbedArgs& args) override;
@@ -37,6 +38,7 @@ class ReferenceBackend final : public Backend {
   void KvAppend(const KvAppendArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
+  absl::Status KvRead(const KvReadArgs& args) override;
   absl::Status KvBuild(const KvBuildArgs& args) override;
   absl::Status KvEvaluate(const KvEvaluateArgs& args) override;
 

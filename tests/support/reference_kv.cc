@@ -130,6 +130,29 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
   return read;
 }
 
+void ReferenceKvRead(const KvReadArgs& args) {
+  const int head_dim = args.shape.head_dim;
+  int64_t n = 0;
+  for (int s = 0; s < args.num_sources; ++s) {
+    for (int slot = 0; slot < args.sources[s].block.count; ++slot, ++n) {
+      const ReferenceEntry entry = ReadReferenceEntry(args.arena, args.sources[s].block, args.shape,
+                                                      args.key_mean, args.positions, slot);
+      for (int d = 0; d < head_dim; ++d) {
+        if (args.keys != nullptr) args.keys[n * head_dim + d] = static_cast<float>(entry.key[d]);
+        if (args.values != nullptr) {
+          args.values[n * head_dim + d] = static_cast<float>(entry.value[d]);
+        }
+      }
+      if (args.positions_out != nullptr) {
+        args.positions_out[n] = static_cast<int32_t>(
+            entry.position >= 0 ? entry.position : args.sources[s].first_position + slot);
+      }
+      if (args.biases != nullptr) args.biases[n] = static_cast<float>(entry.bias);
+      if (args.counts != nullptr) args.counts[n] = entry.count;
+    }
+  }
+}
+
 namespace {
 
 struct SourceSpot {

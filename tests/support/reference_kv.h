@@ -30,7 +30,8 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
                                   const KvBlockShape& shape, const float* mean,
                                   const PositionTable& positions, int entry);
 
-// The kv-build op.
+// The kv-read and kv-build ops.
+void ReferenceKvRead(const KvReadArgs& args);
 void ReferenceKvBuild(const KvBuildArgs& args);
 
 }  // namespace condense

@@ -1,0 +1,57 @@
+#ifndef CONDENSE_CACHE_UNIT_OPS_H_
+#define CONDENSE_CACHE_UNIT_OPS_H_
+
+// The backend's compaction ops, for one unit of the model.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/build_recipe.h"
+#include "cache/compaction_model.h"
+#include "cache/query_findings.h"
+#include "kernels/backend.h"
+
+namespace condense {
+
+// The entries of some blocks as plain numbers; n in all.
+struct UnitRange {
+  std::vector<int32_t> positions;  // [n]
+  std::vector<float> biases;       // [n]
+  std::vector<int32_t> counts;     // [n]
+  std::vector<float> keys;         // [n, D], after RoPE; empty where they were not asked for
+};
+
+int32_t CountEntries(std::span<const KvBlockRef> blocks);
+int32_t CountEntries(std::span<const KvBuildSource> sources);
+
+// Borrows backend and model. Threads: thread-compatible. Errors: whatever the backend returns; the
+// results are undefined then.
+class UnitOps {
+ public:
+  UnitOps(Backend* backend, const CompactionModel* model, int32_t layer, int32_t kv_head);
+
+  int32_t head_dim() const { return model_->shape.head_dim; }
+  int32_t group() const { return model_->group; }
+  // As many queries as Evaluate should be asked about at once: it reads the list once for all of
+  // them and returns their masses of every entry.
+  int32_t queries_at_once() const;
+
+  absl::Status Read(std::span<const KvBuildSource> sources, bool with_keys, UnitRange* range);
+  absl::Status Build(std::span<const KvBuildSource> sources, const BuildRecipe& recipe);
+  // What q [num_queries, H/G, D] find in the list of these blocks.
+  // REQUIRES: the list has an entry.
+  absl::Status Evaluate(std::span<const KvBlockRef> blocks, const float* q, int32_t num_queries,
+                        QueryFindings* findings);
+
+ private:
+  Backend* const backend_;
+  const CompactionModel* const model_;
+  const float* const key_mean_;  // device [D] or null
+  const PositionTable positions_;
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_CACHE_UNIT_OPS_H_
