@@ -57,6 +57,9 @@ ABSL_FLAG(std::string, policy, "",
           "How entries are merged: none, balanced, similarity, similarity_average, attention, "
           "window or random. Empty: as the preset says.");
 ABSL_FLAG(double, ratio, 0, "Bytes of a 16-bit cache by bytes to hold. 0: as the preset says.");
+ABSL_FLAG(bool, compaction, true,
+          "Reserve what compaction needs, so that requests may ask for it. false: nothing is ever "
+          "compacted; takes --preset=off.");
 ABSL_FLAG(int32_t, swap_every, condense::CompactionConfig().swap_every,
           "Decode steps from one swap of compacted blocks to the next.");
 ABSL_FLAG(int32_t, cluster_window, condense::CompactionConfig().cluster_window,
@@ -195,7 +198,8 @@ absl::Status CheckLimits(const Limits& limits) {
 }
 
 CompactionConfig CompactionFromFlags() {
-  return {.swap_every = absl::GetFlag(FLAGS_swap_every),
+  return {.enabled = absl::GetFlag(FLAGS_compaction),
+          .swap_every = absl::GetFlag(FLAGS_swap_every),
           .cluster_window = absl::GetFlag(FLAGS_cluster_window),
           .staging_memory_bytes = absl::GetFlag(FLAGS_staging_memory).bytes,
           .pool_preallocate = absl::GetFlag(FLAGS_pool_preallocate),
@@ -231,6 +235,11 @@ absl::StatusOr<EngineConfig> EngineFromFlags() {
       config.compression,
       CompressionOfFlags(absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_policy),
                          absl::GetFlag(FLAGS_ratio), config.compaction.cluster_window));
+  if (!config.compaction.enabled && config.compression.active()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--compaction is false and --preset is \"%s\"; must be \"off\" then",
+                        absl::GetFlag(FLAGS_preset)));
+  }
   return config;
 }
 

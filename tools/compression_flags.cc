@@ -3,21 +3,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "cache/policies/registry.h"
 
 namespace condense {
-namespace {
-
-std::string PolicyNames() {
-  std::string names;
-  for (const PolicyInfo& policy : RegisteredPolicies()) {
-    names += (names.empty() ? "" : ", ") + std::string(policy.name);
-  }
-  return names;
-}
-
-}  // namespace
-
 void CompressionFlags::AddTo(CLI::App* command, const std::string& unset) {
   const auto cache = [&](const char* name, auto& value, const std::string& help) {
     command->add_option(name, value, help)->group("Cache");
@@ -25,7 +12,9 @@ void CompressionFlags::AddTo(CLI::App* command, const std::string& unset) {
   cache("--preset", preset,
         absl::StrFormat("How far the cache is compacted: %s [%s]",
                         absl::StrJoin(PresetNames(), ", "), unset));
-  cache("--policy", policy, "How entries are merged: " + PolicyNames() + " [the preset's]");
+  cache("--policy", policy,
+        absl::StrFormat("How entries are merged: %s [the preset's]",
+                        absl::StrJoin(PolicyNames(), ", ")));
   cache(
       "--ratio", ratio,
       absl::StrFormat("Target: bytes in 16 bits by bytes held, 1 to %g [the preset's]", kMaxRatio));

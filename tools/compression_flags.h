@@ -9,8 +9,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "cache/compression.h"
 #include "condense/v1/common.pb.h"
+#include "engine/config.h"
 
 namespace condense {
 

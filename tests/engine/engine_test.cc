@@ -338,7 +338,8 @@ TEST(EngineTest, ReadersAreWokenOncePerStep) {
   for (const auto& stream : streams) static_cast<void>(ReadAll(stream.get()));
   while (!engine->idle()) absl::SleepFor(absl::Milliseconds(1));
   const int steps = static_cast<int>(engine->load().steps);
-  // A reader may see the last token before the call that announces it: the engine's end is after both.
+  // A reader may see the last token before the call that announces it: the engine's end is after
+  // both.
   engine.reset();
   EXPECT_LE(wakes.load(), steps + 1);
   EXPECT_GE(wakes.load(), 20);
