@@ -53,6 +53,12 @@ absl::Status ValidateCompression(const Compression& compression) {
   return ShareInRange("max_log_mass_error", compression.max_log_mass_error, 0, 1e6);
 }
 
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const PolicyInfo& policy : RegisteredPolicies()) names.emplace_back(policy.name);
+  return names;
+}
+
 absl::Status EngineConfig::Validate() const {
   if (model_path.empty())
     return absl::InvalidArgumentError("model is empty; give the path of a GGUF file");

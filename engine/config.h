@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -41,6 +42,8 @@ struct CompactionConfig {
 
 // The same for a compression that MakeCompression did not make.
 absl::Status ValidateCompression(const Compression& compression);
+// What Compression::policy may be.
+std::vector<std::string> PolicyNames();
 
 struct EngineConfig {
   std::string model_path;

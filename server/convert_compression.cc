@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "server/field_check.h"
 
@@ -12,16 +12,10 @@ namespace {
 // What may be quoted in a refusal.
 constexpr int64_t kMaxNameBytes = 64;
 
-// MakeCompression's errors begin with the field.
 absl::StatusOr<Compression> Make(const std::string& preset, std::optional<std::string_view> policy,
-                                 std::optional<double> ratio, int32_t cluster_window,
-                                 const char* prefix) {
-  absl::StatusOr<Compression> made = MakeCompression(preset, policy, ratio);
-  if (!made.ok()) {
-    return absl::Status(made.status().code(),
-                        absl::StrCat(prefix, std::string(made.status().message())));
-  }
-  made->cluster_window = cluster_window;
+                                 std::optional<double> ratio, int32_t cluster_window) {
+  ASSIGN_OR_RETURN(Compression made, MakeCompression(preset, policy, ratio));
+  made.cluster_window = cluster_window;
   return made;
 }
 
@@ -40,7 +34,7 @@ absl::StatusOr<std::optional<Compression>> ToCompression(const v1::Compression& 
     ratio = message.ratio();
   }
   ASSIGN_OR_RETURN(Compression made, Make(message.has_preset() ? message.preset() : kDefaultPreset,
-                                          policy, ratio, cluster_window, "compression."));
+                                          policy, ratio, cluster_window));
   return std::optional<Compression>(std::move(made));
 }
 
@@ -53,7 +47,11 @@ absl::StatusOr<Compression> CompressionOfFlags(const std::string& preset, const 
     RETURN_IF_ERROR(CheckRange("--ratio", ratio, 1, kMaxRatio));
     given_ratio = ratio;
   }
-  return Make(preset, given_policy, given_ratio, cluster_window, "--");
+  const absl::StatusOr<Compression> made = Make(preset, given_policy, given_ratio, cluster_window);
+  if (made.ok()) return made;
+  return absl::Status(
+      made.status().code(),
+      absl::StrReplaceAll(std::string(made.status().message()), {{"compression.", "--"}}));
 }
 
 void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message) {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cache/compression.h"
 #include "condense/v1/admin.pb.h"
 #include "condense/v1/common.pb.h"
+#include "engine/config.h"
 #include "engine/engine.h"
 
 namespace condense {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
 #include "server/byte_size.h"
+#include "server/convert_compression.h"
 
 using condense::ByteSize;
 
@@ -47,6 +48,42 @@ ABSL_FLAG(int32_t, max_running_per_tenant, 0, "Running requests of one tenant. 0
 ABSL_FLAG(int32_t, stream_buffer_tokens, 4096,
           "Tokens kept for a slow reader before its request is "
           "ended.");
+
+// The compacting cache.
+ABSL_FLAG(std::string, preset, condense::kDefaultPreset,
+          "How far the cache of requests that do not say is compacted: off, lossless, light, "
+          "balanced or aggressive.");
+ABSL_FLAG(std::string, policy, "",
+          "How entries are merged: none, balanced, similarity, similarity_average, attention, "
+          "window or random. Empty: as the preset says.");
+ABSL_FLAG(double, ratio, 0, "Bytes of a 16-bit cache by bytes to hold. 0: as the preset says.");
+ABSL_FLAG(bool, compaction, true,
+          "Reserve what compaction needs, so that requests may ask for it. false: nothing is ever "
+          "compacted; takes --preset=off.");
+ABSL_FLAG(int32_t, swap_every, condense::CompactionConfig().swap_every,
+          "Decode steps from one swap of compacted blocks to the next.");
+ABSL_FLAG(int32_t, cluster_window, condense::CompactionConfig().cluster_window,
+          "Tokens inside which entries are merged.");
+ABSL_FLAG(ByteSize, staging_memory, {condense::CompactionConfig().staging_memory_bytes},
+          "Memory, of --kv_memory, for blocks that compaction is building. 0: a sixteenth.");
+ABSL_FLAG(double, pool_preallocate, condense::CompactionConfig().pool_preallocate,
+          "Share of its estimated maximum that a head's pool of blocks takes at the start.");
+ABSL_FLAG(double, pool_grow_at, condense::CompactionConfig().pool_grow_at,
+          "Share in use from which a pool grows.");
+ABSL_FLAG(double, pool_grow_by, condense::CompactionConfig().pool_grow_by,
+          "What a pool grows by, as a share of its first size.");
+ABSL_FLAG(ByteSize, pool_cap_bytes, {condense::CompactionConfig().pool_cap_bytes},
+          "The most that a pool holds.");
+ABSL_FLAG(double, mark_at, condense::CompactionConfig().mark_at,
+          "Fill of the cache from which candidates for compaction are marked.");
+ABSL_FLAG(double, soft_limit, condense::CompactionConfig().soft_limit,
+          "Fill from which compaction is hurried.");
+ABSL_FLAG(double, hard_limit, condense::CompactionConfig().hard_limit,
+          "Fill from which it is forced.");
+ABSL_FLAG(int32_t, grace_tokens, condense::CompactionConfig().grace_tokens,
+          "The newest tokens, which are not ranked yet.");
+ABSL_FLAG(double, drop_share, condense::CompactionConfig().drop_share,
+          "Share of the candidates that --policy=attention drops in a cycle at first.");
 
 // The server.
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
@@ -160,7 +197,23 @@ absl::Status CheckLimits(const Limits& limits) {
   return status;
 }
 
-EngineConfig EngineFromFlags() {
+CompactionConfig CompactionFromFlags() {
+  return {.enabled = absl::GetFlag(FLAGS_compaction),
+          .swap_every = absl::GetFlag(FLAGS_swap_every),
+          .cluster_window = absl::GetFlag(FLAGS_cluster_window),
+          .staging_memory_bytes = absl::GetFlag(FLAGS_staging_memory).bytes,
+          .pool_preallocate = absl::GetFlag(FLAGS_pool_preallocate),
+          .pool_grow_at = absl::GetFlag(FLAGS_pool_grow_at),
+          .pool_grow_by = absl::GetFlag(FLAGS_pool_grow_by),
+          .pool_cap_bytes = absl::GetFlag(FLAGS_pool_cap_bytes).bytes,
+          .mark_at = absl::GetFlag(FLAGS_mark_at),
+          .soft_limit = absl::GetFlag(FLAGS_soft_limit),
+          .hard_limit = absl::GetFlag(FLAGS_hard_limit),
+          .grace_tokens = absl::GetFlag(FLAGS_grace_tokens),
+          .drop_share = absl::GetFlag(FLAGS_drop_share)};
+}
+
+absl::StatusOr<EngineConfig> EngineFromFlags() {
   EngineConfig config;
   config.model_path = absl::GetFlag(FLAGS_model);
   config.model_name = absl::GetFlag(FLAGS_model_name);
@@ -177,6 +230,16 @@ EngineConfig EngineFromFlags() {
   config.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
   config.max_running_per_tenant = absl::GetFlag(FLAGS_max_running_per_tenant);
   config.stream_buffer_tokens = absl::GetFlag(FLAGS_stream_buffer_tokens);
+  config.compaction = CompactionFromFlags();
+  ASSIGN_OR_RETURN(
+      config.compression,
+      CompressionOfFlags(absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_policy),
+                         absl::GetFlag(FLAGS_ratio), config.compaction.cluster_window));
+  if (!config.compaction.enabled && config.compression.active()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--compaction is false and --preset is \"%s\"; must be \"off\" then",
+                        absl::GetFlag(FLAGS_preset)));
+  }
   return config;
 }
 
@@ -234,7 +297,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
         "\"%s\" is not a flag; all arguments are flags, as in --model=FILE", rest[1]));
   }
   CommandLine line;
-  line.engine = EngineFromFlags();
+  ASSIGN_OR_RETURN(line.engine, EngineFromFlags());
   if (line.engine.model_path.empty()) {
     return absl::InvalidArgumentError("--model is not set; must name a GGUF file");
   }

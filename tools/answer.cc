@@ -32,7 +32,11 @@ Json ReceiptToJson(const v1::CompactionReceipt& receipt) {
           {"ratio", receipt.ratio()},
           {"preset", receipt.preset()},
           {"policy", receipt.policy()},
-          {"mode", receipt.mode()}};
+          {"mode", receipt.mode()},
+          {"swaps_accepted", receipt.swaps_accepted()},
+          {"swaps_refused", receipt.swaps_refused()},
+          {"min_hit_ratio", receipt.min_hit_ratio()},
+          {"max_output_error", receipt.max_output_error()}};
 }
 
 Json LogprobsToJson(const Answer& answer) {
@@ -54,9 +58,21 @@ bool HasLogprobs(const Answer& answer) {
 }
 
 std::string DescribeReceipt(const v1::CompactionReceipt& receipt) {
-  return absl::StrFormat("%s for %s tokens, ratio %.2f, preset %s, policy %s, mode %s",
-                         FormatBytes(receipt.bytes_held()), FormatCount(receipt.logical_tokens()),
-                         receipt.ratio(), receipt.preset(), receipt.policy(), receipt.mode());
+  return absl::StrFormat(
+      "%s in %s entries for %s tokens, ratio %.2f (16 bits: %s), preset %s, policy %s, mode %s",
+      FormatBytes(receipt.bytes_held()), FormatCount(receipt.entries_held()),
+      FormatCount(receipt.logical_tokens()), receipt.ratio(), FormatBytes(receipt.bytes_16bit()),
+      receipt.preset(), receipt.policy(), receipt.mode());
+}
+
+std::string DescribeReceiptSwaps(const v1::CompactionReceipt& receipt) {
+  if (receipt.swaps_accepted() == 0) {
+    return absl::StrFormat("none, %s refused", FormatCount(receipt.swaps_refused()));
+  }
+  return absl::StrFormat(
+      "%s accepted, %s refused; lowest hit ratio %.3f, largest output error %.3f",
+      FormatCount(receipt.swaps_accepted()), FormatCount(receipt.swaps_refused()),
+      receipt.min_hit_ratio(), receipt.max_output_error());
 }
 
 std::string DescribeEnd(const v1::GenerateEvent::Finished& finished) {
@@ -144,6 +160,21 @@ Json AnswerToJson(const Answer& answer, const absl::Status& status) {
   return out;
 }
 
+Json SwapsToJson(const v1::SwapCounts& swaps) {
+  return {{"accepted", swaps.accepted()},
+          {"refused", swaps.refused()},
+          {"useless", swaps.useless()},
+          {"failed", swaps.failed()},
+          {"dropped", swaps.dropped()}};
+}
+
+std::string DescribeSwaps(const v1::SwapCounts& swaps, int32_t jobs_out) {
+  const auto count = [](uint64_t value) { return FormatCount(static_cast<int64_t>(value)); };
+  return absl::StrFormat("%s accepted, %s refused, %s useless, %s failed, %s dropped; %s under way",
+                         count(swaps.accepted()), count(swaps.refused()), count(swaps.useless()),
+                         count(swaps.failed()), count(swaps.dropped()), FormatCount(jobs_out));
+}
+
 std::string DescribeAnswer(const Answer& answer) {
   TextTable table({TextTable::Align::kLeft});
   table.Add({"speed", answer.first_token
@@ -162,6 +193,7 @@ std::string DescribeAnswer(const Answer& answer) {
                                    FormatSeconds(usage.queue_seconds()), usage.preemptions())});
     table.Add({"ended", DescribeEnd(*answer.finished)});
     table.Add({"cache", DescribeReceipt(answer.finished->receipt())});
+    table.Add({"swaps", DescribeReceiptSwaps(answer.finished->receipt())});
   }
   table.Add({"request", absl::StrFormat("%s, seed %d", answer.request_id, answer.seed)});
   return table.ToString();

@@ -46,6 +46,9 @@ nlohmann::ordered_json ErrorToJson(const absl::Status& status);
 
 // A few lines on speed, usage and the compaction receipt.
 std::string DescribeAnswer(const Answer& answer);
+nlohmann::ordered_json SwapsToJson(const v1::SwapCounts& swaps);
+// "12 accepted, 1 refused, 0 useless, 0 failed, 2 dropped; 3 under way"
+std::string DescribeSwaps(const v1::SwapCounts& swaps, int32_t jobs_out);
 // One line per token: its bytes, its log-probability, the alternatives.
 std::string DescribeLogprobs(const Answer& answer);
 

@@ -18,6 +18,7 @@
 #include "tools/bench_report.h"
 #include "tools/client.h"
 #include "tools/commands.h"
+#include "tools/compression_flags.h"
 #include "tools/exit_code.h"
 #include "tools/format.h"
 #include "tools/generation_flags.h"
@@ -43,6 +44,7 @@ struct BenchFlags {
   uint64_t seed = 1;
   float temperature = 0.0f;
   double timeout_seconds = 0;
+  CompressionFlags compression;
   bool json = false;
 };
 
@@ -110,6 +112,9 @@ class LoadRun {
     request.mutable_sampling()->set_seed(flags_.seed + static_cast<uint64_t>(begun_));
     request.mutable_stopping()->set_max_tokens(item.output_tokens);
     request.mutable_stopping()->set_ignore_eos(true);
+    if (flags_.compression.given()) {
+      *request.mutable_compression() = flags_.compression.ToMessage();
+    }
 
     Flight& flight = flights_.emplace_back();
     flight.record.start = due;
@@ -123,6 +128,10 @@ class LoadRun {
         request, timeout,
         [record](const v1::GenerateEvent& event) {
           if (event.has_tokens()) record->AddTokens(event.tokens().tokens_size(), absl::Now());
+          if (event.has_finished()) {
+            record->kv_bytes = event.finished().receipt().bytes_held();
+            record->kv_bytes_16bit = event.finished().receipt().bytes_16bit();
+          }
         },
         [this, record] {
           record->end = absl::Now();
@@ -207,6 +216,9 @@ nlohmann::ordered_json LoadToJson(const BenchFlags& flags) {
   nlohmann::ordered_json load = {{"prompt_tokens", flags.prompt_tokens},
                                  {"output_tokens", flags.output_tokens},
                                  {"seed", flags.seed}};
+  if (flags.compression.preset) load["preset"] = *flags.compression.preset;
+  if (flags.compression.policy) load["policy"] = *flags.compression.policy;
+  if (flags.compression.ratio) load["ratio"] = *flags.compression.ratio;
   if (flags.rate) {
     load["rate"] = *flags.rate;
     load["arrivals"] = flags.arrivals;
@@ -291,6 +303,7 @@ void AddBench(CLI::App* app, int* exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = app->add_subcommand("bench", "Put load on a server and measure it");
   AddLoadFlags(command, flags.get());
+  flags->compression.AddTo(command, "the server's");
   flags->server.AddTo(command);
   command->add_flag("--json", flags->json, "Print JSON")->group("Output");
   command->footer(

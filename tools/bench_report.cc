@@ -50,6 +50,11 @@ void RequestRecord::AddTokens(int64_t count, absl::Time now) {
   last_token = now;
 }
 
+double BenchReport::KvRatio() const {
+  if (kv_bytes_ <= 0) return 1.0;
+  return static_cast<double>(kv_bytes_16bit_) / static_cast<double>(kv_bytes_);
+}
+
 void BenchReport::Add(const RequestRecord& record) {
   generated_tokens_ += record.generated_tokens;
   if (record.generated_tokens > 0) {
@@ -59,6 +64,8 @@ void BenchReport::Add(const RequestRecord& record) {
   if (record.status.ok()) {
     ++finished_;
     prompt_tokens_ += record.prompt_tokens;
+    kv_bytes_ += record.kv_bytes;
+    kv_bytes_16bit_ += record.kv_bytes_16bit;
     total_.Add(absl::ToDoubleSeconds(record.end - record.start));
     return;
   }
@@ -73,9 +80,14 @@ std::string BenchReport::ToTable(absl::Duration elapsed) const {
                                     FormatCount(finished_), FormatCount(failed_),
                                     FormatSeconds(absl::ToDoubleSeconds(elapsed)),
                                     FormatNumber(PerSecond(finished_, elapsed)));
-  out += absl::StrFormat("tokens/s: %s generated, %s of prompts\n\n",
+  out += absl::StrFormat("tokens/s: %s generated, %s of prompts\n",
                          FormatNumber(PerSecond(generated_tokens_, elapsed)),
                          FormatNumber(PerSecond(prompt_tokens_, elapsed)));
+  if (kv_bytes_ > 0) {
+    out += absl::StrFormat("cache at their end: %s in all, ratio %.2f\n", FormatBytes(kv_bytes_),
+                           KvRatio());
+  }
+  out += "\n";
   using Align = TextTable::Align;
   TextTable table(
       {Align::kLeft, Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kRight});
@@ -106,6 +118,9 @@ Json BenchReport::ToJson(absl::Duration elapsed) const {
           {"generated_tokens", generated_tokens_},
           {"prompt_tokens_per_second", PerSecond(prompt_tokens_, elapsed)},
           {"generated_tokens_per_second", PerSecond(generated_tokens_, elapsed)},
+          {"kv_bytes", kv_bytes_},
+          {"kv_bytes_16bit", kv_bytes_16bit_},
+          {"kv_ratio", KvRatio()},
           {"ttft_seconds", PercentilesJson(ttft_)},
           {"inter_token_seconds", PercentilesJson(inter_token_)},
           {"request_seconds", PercentilesJson(total_)},

@@ -23,7 +23,8 @@ struct RequestRecord {
   absl::Time end;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
-  Samples inter_token_seconds;  // one per token after the first
+  int64_t kv_bytes = 0, kv_bytes_16bit = 0;  // of its cache at the end, from the receipt
+  Samples inter_token_seconds;               // one per token after the first
   absl::Status status;
 
   // `count` tokens came together at `now`; they share the time since the last ones.
@@ -44,8 +45,10 @@ class BenchReport {
 
  private:
   int64_t finished_ = 0, failed_ = 0;
-  int64_t prompt_tokens_ = 0;     // of finished requests
-  int64_t generated_tokens_ = 0;  // of all, partial ones included
+  int64_t prompt_tokens_ = 0;                  // of finished requests
+  int64_t generated_tokens_ = 0;               // of all, partial ones included
+  int64_t kv_bytes_ = 0, kv_bytes_16bit_ = 0;  // of finished requests
+  double KvRatio() const;                      // of all their caches; 1 where nothing is known
   Samples ttft_, inter_token_, total_;
   std::map<std::string, int64_t> errors_;       // by code
   std::map<std::string, std::string> example_;  // one message of each code

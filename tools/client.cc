@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "condense/v1/admin.grpc.pb.h"
 #include "condense/v1/inference.grpc.pb.h"
 #include "condense/v1/info.grpc.pb.h"
 #include "condense/v1/text.grpc.pb.h"
@@ -146,6 +147,7 @@ struct Client::Stubs {
   std::unique_ptr<v1::Inference::Stub> inference;
   std::unique_ptr<v1::Info::Stub> info;
   std::unique_ptr<v1::Text::Stub> text;
+  std::unique_ptr<v1::Admin::Stub> admin;
 };
 
 Client::Client(std::unique_ptr<Stubs> stubs) : stubs_(std::move(stubs)) {}
@@ -163,6 +165,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   stubs->inference = v1::Inference::NewStub(stubs->channel);
   stubs->info = v1::Info::NewStub(stubs->channel);
   stubs->text = v1::Text::NewStub(stubs->channel);
+  stubs->admin = v1::Admin::NewStub(stubs->channel);
   return std::unique_ptr<Client>(new Client(std::move(stubs)));
 }
 
@@ -180,6 +183,15 @@ absl::StatusOr<v1::GetLoadResponse> Client::Load() {
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
   return Ask(stubs_->text.get(), &v1::Text::Stub::Tokenize, request);
+}
+
+absl::StatusOr<v1::SetCompressionResponse> Client::SetCompression(
+    const v1::SetCompressionRequest& request) {
+  return Ask(stubs_->admin.get(), &v1::Admin::Stub::SetCompression, request);
+}
+
+absl::StatusOr<v1::GetCompressionResponse> Client::GetCompression() {
+  return Ask(stubs_->admin.get(), &v1::Admin::Stub::GetCompression, v1::GetCompressionRequest());
 }
 
 std::unique_ptr<GenerateCall> Client::Generate(

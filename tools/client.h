@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "condense/v1/admin.pb.h"
 #include "condense/v1/inference.pb.h"
 #include "condense/v1/info.pb.h"
 #include "condense/v1/text.pb.h"
@@ -42,6 +43,9 @@ class Client {
   absl::StatusOr<v1::GetServerInfoResponse> ServerInfo();
   absl::StatusOr<v1::GetModelInfoResponse> ModelInfo();
   absl::StatusOr<v1::GetLoadResponse> Load();
+  absl::StatusOr<v1::SetCompressionResponse> SetCompression(
+      const v1::SetCompressionRequest& request);
+  absl::StatusOr<v1::GetCompressionResponse> GetCompression();
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
 
   // `on_event` runs on a thread of gRPC, for one event after the other; the next event is read when

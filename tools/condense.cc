@@ -10,7 +10,8 @@ namespace condense {
 
 int RunCondense(int argc, char** argv) {
   CLI::App app(
-      "Works with a Condense server (generate, chat, status, bench) and, without one, with model "
+      "Works with a Condense server (generate, chat, status, bench, compression) and, without one, "
+      "with model "
       "files\n(inspect, tokenize, detokenize, score, speed).",
       "condense");
   app.set_version_flag("--version", "condense " CONDENSE_VERSION);
@@ -22,6 +23,7 @@ int RunCondense(int argc, char** argv) {
   AddChat(&app, &exit_code);
   AddStatus(&app, &exit_code);
   AddBench(&app, &exit_code);
+  AddCompression(&app, &exit_code);
   AddInspect(&app, &exit_code);
   AddTokenize(&app, &exit_code);
   AddScore(&app, &exit_code);

@@ -76,6 +76,7 @@ void GenerationFlags::AddTo(CLI::App* command) {
   command->add_option("--timeout", timeout_seconds, "Seconds for the whole request; 0: no limit")
       ->check(CLI::Range(0.0, 1e9))
       ->group("Stopping");
+  compression.AddTo(command, "the server's");
   command->add_option("--model", model, "Refuse another model than this")->group("Server");
   command->add_option("--priority", priority, "Higher goes first")->group("Server");
   command->add_option("--tenant", tenant, "Whose turn the request takes")->group("Server");
@@ -104,6 +105,7 @@ absl::Status GenerationFlags::Fill(v1::GenerateRequest* request) const {
   if (!model.empty()) request->set_model(model);
   if (!tenant.empty()) request->set_tenant(tenant);
   if (priority) request->set_priority(*priority);
+  if (compression.given()) *request->mutable_compression() = compression.ToMessage();
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "condense/v1/inference.pb.h"
 #include "tools/client.h"
+#include "tools/compression_flags.h"
 
 namespace condense {
 
@@ -36,6 +37,7 @@ struct GenerationFlags {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::string model, tenant;
+  CompressionFlags compression;
   double timeout_seconds = 0;  // 0: none
 
   void AddTo(CLI::App* command);

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Engine>> LocalEngineFlags::MakeEngine(
   config.model_path = model_path;
   config.backend = backend;
   config.step_tokens = step_tokens;
+  config.compression = compression;
   config.on_published = std::move(on_published);
   return Engine::Make(std::move(config), /*metrics=*/nullptr);
 }

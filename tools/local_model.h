@@ -22,6 +22,7 @@ struct LocalEngineFlags {
   std::string model_path;
   BackendOptions backend;
   int32_t step_tokens = 512;
+  Compression compression;  // of its requests; not a flag of its own, see CompressionFlags
 
   void AddTo(CLI::App* command);
   // `on_published`: see EngineConfig.

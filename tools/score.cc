@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/base/status_macros.h"
 #include "tools/commands.h"
+#include "tools/compression_flags.h"
 #include "tools/exit_code.h"
 #include "tools/json_io.h"
 #include "tools/local_model.h"
@@ -19,6 +20,7 @@ namespace {
 
 struct ScoreFlags {
   LocalEngineFlags engine;
+  CompressionFlags compression;
   int32_t greedy_tokens = 32;
 };
 
@@ -49,7 +51,9 @@ absl::StatusOr<Scores> Score(Engine* engine, std::vector<TokenId> ids, int32_t g
 absl::Status RunScore(const ScoreFlags& flags) {
   // The input first: a malformed one is told before the model is loaded.
   ASSIGN_OR_RETURN(std::vector<TokenId> ids, ParseTokenIds(ReadStandardInput(), 0));
-  ASSIGN_OR_RETURN(const auto engine, flags.engine.MakeEngine());
+  LocalEngineFlags local = flags.engine;
+  ASSIGN_OR_RETURN(local.compression, flags.compression.Make());
+  ASSIGN_OR_RETURN(const auto engine, local.MakeEngine());
   ASSIGN_OR_RETURN(const Scores scores, Score(engine.get(), std::move(ids), flags.greedy_tokens));
   nlohmann::ordered_json out = {{"nll", scores.nll}, {"mean_nll", nullptr}};
   if (!scores.nll.empty()) {
@@ -68,6 +72,7 @@ void AddScore(CLI::App* app, int* exit_code) {
   CLI::App* command = app->add_subcommand(
       "score", "Log-likelihood of token ids on stdin, and a greedy continuation");
   flags->engine.AddTo(command);
+  flags->compression.AddTo(command, "off");
   command->add_option("--greedy", flags->greedy_tokens, "Tokens to continue with")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

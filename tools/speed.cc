@@ -13,6 +13,7 @@
 #include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
 #include "tools/commands.h"
+#include "tools/compression_flags.h"
 #include "tools/exit_code.h"
 #include "tools/json_io.h"
 #include "tools/local_model.h"
@@ -26,6 +27,7 @@ constexpr uint64_t kSeed = 1;
 
 struct SpeedFlags {
   LocalEngineFlags engine;
+  CompressionFlags compression;
   std::vector<std::string> cells;
   int32_t generate = 32;
   int32_t repeat = 5;
@@ -193,8 +195,10 @@ absl::Status RunSpeed(const SpeedFlags& flags) {
   for (const std::string& name : flags.cells) {
     ASSIGN_OR_RETURN(cells.emplace_back(), ParseCell(name, flags.generate));
   }
+  LocalEngineFlags local = flags.engine;
+  ASSIGN_OR_RETURN(local.compression, flags.compression.Make());
   StepWatch watch;
-  ASSIGN_OR_RETURN(const auto engine, flags.engine.MakeEngine([&watch] { watch.OnPublished(); }));
+  ASSIGN_OR_RETURN(const auto engine, local.MakeEngine([&watch] { watch.OnPublished(); }));
   for (const Cell& cell : cells) RETURN_IF_ERROR(RunCell(engine.get(), &watch, cell, flags.repeat));
   return absl::OkStatus();
 }
@@ -206,6 +210,7 @@ void AddSpeed(CLI::App* app, int* exit_code) {
   flags->cells = {"prefill 512", "decode 1x128", "decode 8x128"};
   CLI::App* command = app->add_subcommand("speed", "Tokens per second of the engine, without gRPC");
   flags->engine.AddTo(command);
+  flags->compression.AddTo(command, "off");
   command
       ->add_option("--cell", flags->cells,
                    "\"prefill N\" (a prompt of N tokens) or \"decode BxP\" (B sequences after "

@@ -56,6 +56,9 @@ Json ServerJson(const v1::GetServerInfoResponse& server) {
           {"uptime_seconds", server.uptime_seconds()},
           {"schema_revision", server.schema_revision()},
           {"compression_mode", server.compression_mode()},
+          {"compression_preset", server.compression_preset()},
+          {"compression_policy", server.compression_policy()},
+          {"compression_ratio", server.compression_ratio()},
           {"kv_memory_bytes", server.kv_memory_bytes()},
           {"max_sequences", server.max_sequences()},
           {"step_tokens", server.step_tokens()},
@@ -89,7 +92,13 @@ Json LoadJson(const v1::GetLoadResponse& load) {
               {"logical_tokens", load.logical_tokens()},
               {"steps", load.steps()},
               {"tokens_per_second", load.tokens_per_second()},
-              {"preemptions", load.preemptions()}};
+              {"preemptions", load.preemptions()},
+              {"kv_bytes_staging", load.kv_bytes_staging()},
+              {"kv_bytes_slack", load.kv_bytes_slack()},
+              {"kv_bytes_16bit", load.kv_bytes_16bit()},
+              {"kv_ratio", load.kv_ratio()},
+              {"compaction_jobs_out", load.compaction_jobs_out()},
+              {"swaps", SwapsToJson(load.swaps())}};
   if (load.has_seconds_since_last_step()) {
     out["seconds_since_last_step"] = load.seconds_since_last_step();
   }
@@ -103,7 +112,10 @@ std::string ServerTable(const v1::GetServerInfoResponse& server) {
                                         server.schema_revision())});
   table.Add({"up", FormatSeconds(server.uptime_seconds())});
   table.Add({"backend", server.backend() + ", " + server.device()});
-  table.Add({"compression", server.compression_mode()});
+  table.Add(
+      {"compression", absl::StrFormat("%s; new requests: preset %s, policy %s, ratio %.2f",
+                                      server.compression_mode(), server.compression_preset(),
+                                      server.compression_policy(), server.compression_ratio())});
   table.Add({"batch", absl::StrFormat("%d sequences, %d tokens a step", server.max_sequences(),
                                       server.step_tokens())});
   return table.ToString(2);
@@ -139,6 +151,11 @@ std::string LoadTable(const v1::GetLoadResponse& load) {
       {"cache", absl::StrFormat("%s of %s (%.1f%%), %s tokens", FormatBytes(load.kv_bytes_used()),
                                 FormatBytes(load.kv_bytes_total()), share,
                                 FormatCount(load.logical_tokens()))});
+  table.Add({"cache ratio", absl::StrFormat("%.2f", load.kv_ratio())});
+  table.Add(
+      {"besides", absl::StrFormat("%s staging, %s slack", FormatBytes(load.kv_bytes_staging()),
+                                  FormatBytes(load.kv_bytes_slack()))});
+  table.Add({"swaps", DescribeSwaps(load.swaps(), load.compaction_jobs_out())});
   table.Add({"speed", FormatNumber(load.tokens_per_second()) + " tokens/s over ten seconds"});
   const std::string last_step =
       load.has_seconds_since_last_step()

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from condense.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc, info_pb2, info_pb2_grpc
+from condense.v1 import admin_pb2, admin_pb2_grpc, common_pb2, inference_pb2, inference_pb2_grpc, info_pb2, info_pb2_grpc
 from condense.v1 import text_pb2, text_pb2_grpc
 from server_process import DEMO_MODEL, TINY_MODEL, ServerProcess
 
@@ -28,7 +28,8 @@ needs_demo_model = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server():
-    with ServerProcess(MODEL, "--kv_memory=256MiB", "--log_level=debug") as process:
+    # Texts are compared, and when a swap comes in depends on the machine.
+    with ServerProcess(MODEL, "--kv_memory=256MiB", "--log_level=debug", "--preset=off") as process:
         yield process
 
 
@@ -172,6 +173,14 @@ BAD_REQUESTS = {
     "stop string": (lambda r: r.stopping.stop.append("x" * 1000), ["stopping.stop[0]", "1000", "256"]),
     "logprobs": (lambda r: setattr(r.output, "logprobs", 1000), ["output.logprobs", "1000", "[0, 20]"]),
     "token id": (lambda r: r.token_ids.ids.append(-5), ["token_ids[0]", "-5", "[0, "]),
+    "preset": (lambda r: setattr(r.compression, "preset", "tiny"),
+               ["compression.preset", "tiny", "off, lossless, light, balanced, aggressive"]),
+    "policy": (lambda r: setattr(r.compression, "policy", ""), ["compression.policy", "\"\"", "none, balanced"]),
+    "ratio": (lambda r: setattr(r.compression, "ratio", 1e308), ["compression.ratio", "1e+308", "[1, 16]"]),
+    "ratio not a number": (lambda r: setattr(r.compression, "ratio", float("nan")),
+                           ["compression.ratio", "nan", "[1, 16]"]),
+    "ratio beside off": (lambda r: r.compression.MergeFrom(common_pb2.Compression(preset="off", ratio=4)),
+                         ["compression.ratio", "4", "off"]),
     "priority": (lambda r: setattr(r, "priority", 1000), ["priority", "1000", "[-100, 100]"]),
     "tenant": (lambda r: setattr(r, "tenant", "x" * 100), ["tenant", "100", "64"]),
     "request id": (lambda r: setattr(r, "request_id", "x" * 1000), ["request_id", "1000", "128"]),
@@ -232,6 +241,35 @@ def test_health(channel):
     with pytest.raises(grpc.RpcError) as error:
         stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
     assert error.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_compression_is_changed_and_told():
+    with ServerProcess(TINY_MODEL, "--kv_memory=16MiB") as server, server.channel() as channel:
+        admin = admin_pb2_grpc.AdminStub(channel)
+
+        def get():
+            return admin.GetCompression(admin_pb2.GetCompressionRequest(), timeout=10).state
+
+        def change(**fields):
+            return admin.SetCompression(admin_pb2.SetCompressionRequest(**fields), timeout=10).state
+
+        assert (get().preset, get().mode, get().ratio) == ("balanced", "compacting", 4.35)
+        assert change(compression=common_pb2.Compression(preset="light")).preset == "light"
+        assert change(paused=True).mode == "holding"
+        request = inference_pb2.GenerateRequest(text="hello")
+        request.stopping.max_tokens = 2
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        assert stub.Generate(request, timeout=60).receipt.mode == "holding"
+        assert (get().preset, get().paused) == ("light", True)
+        assert change(paused=False, compression=common_pb2.Compression(preset="off")).mode == "uncompressed"
+        with pytest.raises(grpc.RpcError) as error:
+            change(paused=True, compression=common_pb2.Compression(ratio=-1))
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert error.value.details() == "compression.ratio is -1; must be in [1, 16]"
+        assert (get().preset, get().paused) == ("off", False)
+        info = info_pb2_grpc.InfoStub(channel).GetServerInfo(info_pb2.GetServerInfoRequest(), timeout=10)
+        assert (info.compression_mode, info.compression_preset) == ("uncompressed", "off")
+        assert server.stop() == 0
 
 
 def test_two_clients_at_once(server):
@@ -361,6 +399,12 @@ def condensed(*flags):
     (["--model=x", "--kv_memory=4GB"], "kv_memory"),
     (["--model=x", "--step_tokens=-1"], "step_tokens"),
     (["--model=x", "--log_level=loud"], "loud"),
+    (["--model=x", "--preset=best"], "--preset is \"best\""),
+    (["--model=x", "--policy=best"], "--policy is \"best\""),
+    (["--model=x", "--ratio=17"], "--ratio is 17; must be in [1, 16]"),
+    (["--model=x", "--preset=off", "--ratio=4"], "--ratio is 4"),
+    (["--model=x", "--soft_limit=0.2"], "soft_limit is 0.2; must be in 0.4..1"),
+    (["--model=x", "--staging_memory=3GB"], "staging_memory"),
     (["--model=x", "argument"], "argument"),
     ([], "--model"),
 ])

@@ -93,6 +93,8 @@ def test_a_message_cut_anywhere_is_refused_or_read(channel):
     request.sampling.logit_bias.update({1: 1.0})
     request.stopping.stop.append("end")
     request.output.logprobs = 1
+    request.compression.preset = "light"
+    request.compression.ratio = 2.5
     whole = request.SerializeToString()
     for size in range(len(whole)):
         code, details = send(channel, "/condense.v1.Inference/Generate", whole[:size])
@@ -138,6 +140,11 @@ def test_64_mib_of_anything(channel):
     request = small_request()
     request.stopping.stop.append("x" * (64 * MIB))
     assert "stopping.stop[0]" in refusal(channel, request)
+
+    for field in ("preset", "policy"):
+        request = small_request()
+        setattr(request.compression, field, "x" * (64 * MIB))
+        assert refusal(channel, request) == f"compression.{field} has {64 * MIB} bytes; at most 64"
 
     unknown = b"\xaa\x7d\x80\x80\x80\x20" + bytes(64 * MIB)
     code, details = send(channel, "/condense.v1.Inference/Generate", small_request().SerializeToString() + unknown)

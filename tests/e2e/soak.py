@@ -37,6 +37,8 @@ def random_request(rng):
     request.sampling.top_p = rng.choice([1.0, 0.9])
     request.stopping.max_tokens = rng.choice([1, 8, 40, 120])
     request.stopping.ignore_eos = rng.random() < 0.5
+    if rng.random() < 0.5:
+        request.compression.preset = rng.choice(["off", "lossless", "light", "balanced", "aggressive"])
     if rng.random() < 0.2:
         request.output.logprobs = 5
     if rng.random() < 0.2:

@@ -338,7 +338,8 @@ TEST(EngineTest, ReadersAreWokenOncePerStep) {
   for (const auto& stream : streams) static_cast<void>(ReadAll(stream.get()));
   while (!engine->idle()) absl::SleepFor(absl::Milliseconds(1));
   const int steps = static_cast<int>(engine->load().steps);
-  // A reader may see the last token before the call that announces it: the engine's end is after both.
+  // A reader may see the last token before the call that announces it: the engine's end is after
+  // both.
   engine.reset();
   EXPECT_LE(wakes.load(), steps + 1);
   EXPECT_GE(wakes.load(), 20);
@@ -374,6 +375,7 @@ TEST(EngineTest, EveryBackendCallMayFailOnce) {
     const Answer failed = RunRequest(engine.get(), GreedyRequest("f", RandomPrompt(1, 6), 3));
     EXPECT_EQ(failed.last.reason, FinishReason::kError) << "call " << n;
     EXPECT_EQ(failed.last.status.code(), absl::StatusCode::kInternal) << "call " << n;
+    EXPECT_TRUE(IsTransient(failed.last.status)) << "call " << n;  // the next step is a new one
     EXPECT_EQ(SettledKvBytes(*engine), 0) << "call " << n;
     const Answer next = RunRequest(engine.get(), GreedyRequest("n", RandomPrompt(1, 6), 3));
     EXPECT_EQ(next.ids, good.ids) << "after call " << n;

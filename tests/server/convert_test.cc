@@ -271,6 +271,32 @@ TEST_F(ConvertTest, AScoreNeedsTwoTokensAndMayFillTheContext) {
   EXPECT_EQ(score(16)->stop.max_tokens, 0);
 }
 
+TEST_F(ConvertTest, ARequestIsCompressedAsItSaysOrLeavesItToTheEngine) {
+  EXPECT_FALSE(Convert(Parse("text: 'a'"))->request.compression.has_value());
+  EXPECT_FALSE(Convert(Parse("text: 'a' compression {}"))->request.compression.has_value());
+  const absl::StatusOr<GenerateCall> call =
+      Convert(Parse("text: 'a' compression { preset: 'light' ratio: 2.5 }"));
+  ASSERT_TRUE(call.ok()) << call.status();
+  ASSERT_TRUE(call->request.compression.has_value());
+  EXPECT_EQ(call->request.compression->ratio, 2.5);
+  EXPECT_EQ(call->request.compression->cluster_window, model().cluster_window);
+  EXPECT_EQ(Refusal("text: 'a' compression { ratio: 17 }"),
+            "compression.ratio is 17; must be in [1, 16]");
+}
+
+TEST_F(ConvertTest, AScoreIsUncompressedUnlessItAsks) {
+  v1::ScoreRequest message;
+  for (int i = 0; i < 3; ++i) message.mutable_token_ids()->add_ids(1);
+  const auto score = [&] { return ToScoreRequest(message, "", absl::InfiniteFuture(), model()); };
+  ASSERT_TRUE(score().ok());
+  ASSERT_TRUE(score()->compression.has_value());
+  EXPECT_FALSE(score()->compression->active());
+  message.mutable_compression()->set_preset("lossless");
+  EXPECT_EQ(score()->compression->preset, "lossless");
+  message.mutable_compression()->set_preset("x");
+  EXPECT_THAT(std::string(score().status().message()), HasSubstr("compression.preset is \"x\""));
+}
+
 TEST_F(ConvertTest, DetokenizeTakesOnlyKnownIds) {
   v1::DetokenizeRequest message;
   message.add_token_ids(3);
@@ -336,6 +362,85 @@ TEST_F(ConvertTest, ScoresAreAveraged) {
   FillScore(event, &response);
   EXPECT_THAT(response.logprobs(), ElementsAre(-1.0f, -3.0f));
   EXPECT_DOUBLE_EQ(response.mean_nll(), 2.0);
+}
+
+TEST_F(ConvertTest, ReceiptsArriveWhole) {
+  TokenEvent event;
+  event.kind = TokenEvent::Kind::kFinished;
+  event.receipt = {.logical_tokens = 1,
+                   .entries_held = 2,
+                   .bytes_held = 3,
+                   .bytes_16bit = 4,
+                   .ratio = 5.5,
+                   .swaps_accepted = 6,
+                   .swaps_refused = 7,
+                   .min_hit_ratio = 0.875,
+                   .max_output_error = 0.0625,
+                   .preset = "light",
+                   .policy = "similarity",
+                   .mode = "holding"};
+  v1::GenerateEvent::Finished finished;
+  v1::GenerateResponse response;
+  v1::ScoreResponse score;
+  FillFinished(event, &finished);
+  FillFinished(event, &response);
+  FillScore(event, &score);
+  for (const v1::CompactionReceipt& receipt :
+       {finished.receipt(), response.receipt(), score.receipt()}) {
+    EXPECT_EQ(receipt.logical_tokens(), 1);
+    EXPECT_EQ(receipt.entries_held(), 2);
+    EXPECT_EQ(receipt.bytes_held(), 3);
+    EXPECT_EQ(receipt.bytes_16bit(), 4);
+    EXPECT_EQ(receipt.ratio(), 5.5);
+    EXPECT_EQ(receipt.swaps_accepted(), 6);
+    EXPECT_EQ(receipt.swaps_refused(), 7);
+    EXPECT_EQ(receipt.min_hit_ratio(), 0.875);
+    EXPECT_EQ(receipt.max_output_error(), 0.0625);
+    EXPECT_EQ(receipt.preset(), "light");
+    EXPECT_EQ(receipt.policy(), "similarity");
+    EXPECT_EQ(receipt.mode(), "holding");
+  }
+}
+
+TEST_F(ConvertTest, OnlyErrorsThatMayPassAreRetryable) {
+  const auto retryable = [](absl::Status status) {
+    TokenEvent event;
+    event.kind = TokenEvent::Kind::kFinished;
+    event.reason = FinishReason::kError;
+    event.status = std::move(status);
+    v1::GenerateEvent::Error error;
+    FillError(event, &error);
+    EXPECT_EQ(error.code(), static_cast<int>(event.status.code()));
+    return error.retryable();
+  };
+  EXPECT_FALSE(retryable(absl::InternalError("the model's output was not a number")));
+  absl::Status failed_step = absl::InternalError("a kernel failed");
+  SetTransient(&failed_step);
+  EXPECT_TRUE(retryable(failed_step));
+  EXPECT_TRUE(retryable(absl::UnavailableError("draining")));
+  EXPECT_FALSE(retryable(absl::ResourceExhaustedError("it does not fit")));
+  absl::Status full = absl::ResourceExhaustedError("full");
+  SetRetryAfter(absl::Seconds(1), &full);
+  EXPECT_TRUE(retryable(full));
+  EXPECT_FALSE(retryable(absl::CancelledError("aborted")));
+}
+
+TEST_F(ConvertTest, TheLoadTellsOfTheWholeCache) {
+  EngineLoad load;
+  load.kv_bytes_used = 100;
+  load.kv_bytes_16bit = 425;
+  load.staging_bytes = 7;
+  load.slack_bytes = 8;
+  load.jobs_out = 9;
+  load.swaps.refused = 10;
+  v1::GetLoadResponse message;
+  FillLoad(load, absl::Now(), &message);
+  EXPECT_EQ(message.kv_ratio(), 4.25);
+  EXPECT_EQ(message.kv_bytes_16bit(), 425);
+  EXPECT_EQ(message.kv_bytes_staging(), 7);
+  EXPECT_EQ(message.kv_bytes_slack(), 8);
+  EXPECT_EQ(message.compaction_jobs_out(), 9);
+  EXPECT_EQ(message.swaps().refused(), 10u);
 }
 
 }  // namespace

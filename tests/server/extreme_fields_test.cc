@@ -67,6 +67,13 @@ std::vector<std::function<void(Message*)>> Extremes(const FieldDescriptor* field
         add(value, &Reflection::SetFloat, &Reflection::AddFloat);
       }
       break;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      using Double = std::numeric_limits<double>;
+      for (const double value : {Double::quiet_NaN(), Double::infinity(), -Double::infinity(),
+                                 Double::max(), Double::lowest(), Double::denorm_min(), -0.0}) {
+        add(value, &Reflection::SetDouble, &Reflection::AddDouble);
+      }
+      break;
     case FieldDescriptor::CPPTYPE_STRING:
     case FieldDescriptor::CPPTYPE_BOOL:
       break;

@@ -44,6 +44,29 @@ TEST_F(LimitsPageTest, EveryRowIsAFlagWithItsDefault) {
   }
 }
 
+TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
+  std::set<std::string> documented;
+  for (const std::vector<std::string>& row : LimitsTable("The compacting cache")) {
+    ASSERT_EQ(row.size(), 4u) << row[0];
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(row[0].substr(2));
+    ASSERT_NE(flag, nullptr) << row[0];
+    EXPECT_EQ(flag->DefaultValue(), row[1]) << row[0];
+    EXPECT_FALSE(row[2].empty()) << row[0];
+    EXPECT_FALSE(row[3].empty()) << row[0];
+    documented.insert(row[0].substr(2));
+  }
+  const std::set<std::string> others = {
+      "preset",  "policy",     "ratio",      "swap_every",   "cluster_window", "staging_memory",
+      "mark_at", "soft_limit", "hard_limit", "grace_tokens", "drop_share"};
+  int flags = 0;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!absl::StartsWith(name, "pool_") && others.count(std::string(name)) == 0) continue;
+    ++flags;
+    EXPECT_EQ(documented.count(std::string(name)), 1u) << name << " is not in docs/limits.md";
+  }
+  EXPECT_EQ(flags, static_cast<int>(documented.size()));
+}
+
 TEST_F(LimitsPageTest, EveryFlagThatLimitsIsARow) {
   std::set<std::string> documented;
   for (const Row& row : SizesAndCounts()) documented.insert(row.flag);

@@ -52,5 +52,38 @@ TEST(AnswerTest, DescriptionNamesWhatEndedTheText) {
   EXPECT_THAT(DescribeAnswer(answer), HasSubstr("stop at \"E\\nD\""));
 }
 
+TEST(AnswerTest, TheReceiptTellsWhatTheCacheDid) {
+  Answer answer = ThreeTokens();
+  v1::GenerateEvent event;
+  v1::CompactionReceipt* receipt = event.mutable_finished()->mutable_receipt();
+  receipt->set_logical_tokens(1000);
+  receipt->set_entries_held(5400);
+  receipt->set_bytes_held(1 << 20);
+  receipt->set_bytes_16bit(4 << 20);
+  receipt->set_ratio(4.0);
+  receipt->set_preset("balanced");
+  receipt->set_policy("balanced");
+  receipt->set_mode("compacting");
+  receipt->set_swaps_accepted(12);
+  receipt->set_swaps_refused(3);
+  receipt->set_min_hit_ratio(0.9125);
+  receipt->set_max_output_error(0.0421);
+  answer.Add(event, absl::UnixEpoch() + absl::Seconds(3));
+  const std::string text = DescribeAnswer(answer);
+  EXPECT_THAT(text, HasSubstr("1.0 MiB in 5,400 entries for 1,000 tokens, ratio 4.00 (16 bits: "
+                              "4.0 MiB), preset balanced, policy balanced, mode compacting"));
+  EXPECT_THAT(text, HasSubstr("12 accepted, 3 refused; lowest hit ratio 0.912, largest output "
+                              "error 0.042"));
+  const auto json = AnswerToJson(answer, absl::OkStatus())["receipt"];
+  EXPECT_EQ(json["swaps_accepted"], 12);
+  EXPECT_EQ(json["swaps_refused"], 3);
+  EXPECT_EQ(json["min_hit_ratio"], 0.9125);
+  EXPECT_EQ(json["max_output_error"], 0.0421);
+
+  receipt->set_swaps_accepted(0);
+  answer.Add(event, absl::UnixEpoch() + absl::Seconds(3));
+  EXPECT_THAT(DescribeAnswer(answer), HasSubstr("none, 3 refused"));
+}
+
 }  // namespace
 }  // namespace condense

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "condense/v1/admin.grpc.pb.h"
 #include "condense/v1/inference.grpc.pb.h"
 #include "condense/v1/info.grpc.pb.h"
 #include "condense/v1/text.grpc.pb.h"
@@ -42,7 +43,11 @@ void WriteFinished(const v1::GenerateRequest& request, int32_t tokens, Writer* w
   finished->mutable_usage()->set_prompt_tokens(request.token_ids().ids_size());
   finished->mutable_usage()->set_completion_tokens(tokens);
   finished->mutable_receipt()->set_ratio(1.0);
-  finished->mutable_receipt()->set_preset("off");
+  finished->mutable_receipt()->set_preset(request.has_compression() ? request.compression().preset()
+                                                                    : "off");
+  finished->mutable_receipt()->set_bytes_held(100);
+  finished->mutable_receipt()->set_bytes_16bit(250);
+  finished->mutable_receipt()->set_min_hit_ratio(1.0);
   writer->Write(event);
 }
 
@@ -132,6 +137,10 @@ class InfoService final : public v1::Info::Service {
                              v1::GetServerInfoResponse* response) override {
     response->set_version("9.9");
     response->set_state(v1::GetServerInfoResponse::STATE_SERVING);
+    response->set_compression_mode("compacting");
+    response->set_compression_preset("light");
+    response->set_compression_policy("none");
+    response->set_compression_ratio(2.8);
     (*response->mutable_limits())["stop"] = 16;
     return grpc::Status::OK;
   }
@@ -147,6 +156,13 @@ class InfoService final : public v1::Info::Service {
     response->set_running(3);
     response->set_kv_bytes_used(1 << 20);
     response->set_kv_bytes_total(4 << 20);
+    response->set_kv_bytes_16bit(3 << 20);
+    response->set_kv_ratio(3.0);
+    response->set_kv_bytes_staging(2 << 10);
+    response->set_kv_bytes_slack(5 << 10);
+    response->set_compaction_jobs_out(6);
+    response->mutable_swaps()->set_accepted(1234);
+    response->mutable_swaps()->set_refused(7);
     return grpc::Status::OK;
   }
 };
@@ -159,12 +175,63 @@ class TextService final : public v1::Text::Service {
   }
 };
 
+class AdminService final : public v1::Admin::Service {
+ public:
+  std::vector<v1::SetCompressionRequest> changes() {
+    MutexLock lock(&mutex_);
+    return changes_;
+  }
+
+ private:
+  grpc::Status SetCompression(grpc::ServerContext*, const v1::SetCompressionRequest* request,
+                              v1::SetCompressionResponse* response) override {
+    MutexLock lock(&mutex_);
+    changes_.push_back(*request);
+    if (request->compression().ratio() == 99) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "compression.ratio is 99; must be in [1, 16]"};
+    }
+    if (request->has_compression()) {
+      state_.set_preset(request->compression().preset());
+      state_.set_policy(request->compression().policy());
+      state_.set_ratio(request->compression().ratio());
+    }
+    if (request->has_paused()) state_.set_paused(request->paused());
+    *response->mutable_state() = State();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetCompression(grpc::ServerContext*, const v1::GetCompressionRequest*,
+                              v1::GetCompressionResponse* response) override {
+    MutexLock lock(&mutex_);
+    *response->mutable_state() = State();
+    return grpc::Status::OK;
+  }
+
+  v1::CompressionState State() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    v1::CompressionState state = state_;
+    state.set_mode(state_.paused() ? "holding" : "compacting");
+    state.add_formats("k6v4");
+    state.set_bytes_held(1 << 20);
+    state.set_bytes_16bit(3 << 20);
+    state.set_ratio_held(3.0);
+    state.set_staging_bytes(2 << 10);
+    state.set_slack_bytes(5 << 10);
+    state.set_jobs_out(6);
+    state.mutable_swaps()->set_accepted(1234);
+    return state;
+  }
+
+  Mutex mutex_;
+  v1::CompressionState state_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::SetCompressionRequest> changes_ ABSL_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
 struct FakeServer::Impl {
   InferenceService inference;
   InfoService info;
   TextService text;
+  AdminService admin;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -175,6 +242,7 @@ FakeServer::FakeServer() : impl_(std::make_unique<Impl>()) {
   builder.RegisterService(&impl_->inference);
   builder.RegisterService(&impl_->info);
   builder.RegisterService(&impl_->text);
+  builder.RegisterService(&impl_->admin);
   impl_->server = builder.BuildAndStart();
   address_ = absl::StrFormat("127.0.0.1:%d", port);
 }
@@ -183,6 +251,10 @@ FakeServer::~FakeServer() { impl_->server->Shutdown(std::chrono::system_clock::n
 
 std::vector<v1::GenerateRequest> FakeServer::requests() const {
   return impl_->inference.requests();
+}
+
+std::vector<v1::SetCompressionRequest> FakeServer::compression_changes() const {
+  return impl_->admin.changes();
 }
 
 int FakeServer::cancelled() const { return impl_->inference.cancelled(); }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "condense/v1/admin.pb.h"
 #include "condense/v1/inference.pb.h"
 
 namespace condense {
@@ -28,7 +29,9 @@ class FakeServer {
 
   const std::string& address() const { return address_; }
   std::vector<v1::GenerateRequest> requests() const;  // seen so far
-  int cancelled() const;                              // "forever" calls that ended early
+  // Admin.SetCompression calls. A ratio of 99 is refused; else the state is what was set last.
+  std::vector<v1::SetCompressionRequest> compression_changes() const;
+  int cancelled() const;  // "forever" calls that ended early
 
  private:
   struct Impl;

@@ -23,6 +23,18 @@ TEST(GenerationFlagsTest, LogitBiasesAreIdAndValue) {
   }
 }
 
+TEST(GenerationFlagsTest, CompressionIsSentOnlyIfItIsGiven) {
+  GenerationFlags flags;
+  v1::GenerateRequest request;
+  ASSERT_TRUE(flags.Fill(&request).ok());
+  EXPECT_FALSE(request.has_compression());
+  flags.compression.ratio = 6.5;
+  ASSERT_TRUE(flags.Fill(&request).ok());
+  EXPECT_EQ(request.compression().ratio(), 6.5);
+  EXPECT_FALSE(request.compression().has_preset());
+  EXPECT_FALSE(request.compression().has_policy());
+}
+
 TEST(GenerationFlagsTest, WithoutATimeoutRequestsMayTakeForever) {
   GenerationFlags flags;
   EXPECT_EQ(flags.timeout(), absl::InfiniteDuration());

@@ -1,4 +1,5 @@
-// `condense generate`, `chat`, `status` and `bench` against a server that says what it is told to.
+// `condense generate`, `chat`, `status`, `bench` and `compression` against a server that says what
+// it is told to.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,6 +46,7 @@ using GenerateTest = ServerCommandsTest;
 using ChatTest = ServerCommandsTest;
 using StatusTest = ServerCommandsTest;
 using BenchTest = ServerCommandsTest;
+using CompressionTest = ServerCommandsTest;
 
 TEST_F(GenerateTest, PrintsTheTextAndOneNewline) {
   const ToolResult result = Run({"generate", "hi"});
@@ -111,6 +113,12 @@ TEST_F(GenerateTest, SendsEveryFlag) {
        "r",
        "--model",
        "m",
+       "--preset",
+       "light",
+       "--policy",
+       "similarity",
+       "--ratio",
+       "3.5",
        "--parse_special",
        "the prompt"});
   const v1::GenerateRequest request = LastRequest();
@@ -136,6 +144,9 @@ TEST_F(GenerateTest, SendsEveryFlag) {
   EXPECT_EQ(request.request_id(), "r");
   EXPECT_EQ(request.model(), "m");
   EXPECT_TRUE(request.parse_special());
+  EXPECT_EQ(request.compression().preset(), "light");
+  EXPECT_EQ(request.compression().policy(), "similarity");
+  EXPECT_EQ(request.compression().ratio(), 3.5);
 }
 
 TEST_F(GenerateTest, MakesAChatOfSystemAndUserMessages) {
@@ -170,6 +181,7 @@ TEST_F(GenerateTest, PrintsStatisticsOnStandardErrorOnly) {
   EXPECT_EQ(result.out, "Hello world\n");
   EXPECT_THAT(result.err, HasSubstr("tokens/s"));
   EXPECT_THAT(result.err, HasSubstr("ratio 1.00"));
+  EXPECT_THAT(result.err, HasSubstr("swaps"));
 }
 
 TEST_F(GenerateTest, KeepsTheBytesOfTheTextWhereTheOutputIsNoTerminal) {
@@ -210,7 +222,7 @@ TEST_F(GenerateTest, RefusesContradictingFlags) {
 
 TEST(UnreachableServerTest, ExitsThreeAndSaysWhatToDo) {
   // Port 1 is not a port that anything listens on.
-  for (const char* command : {"generate", "chat", "status", "bench"}) {
+  for (const char* command : {"generate", "chat", "status", "bench", "compression"}) {
     const ToolResult result = RunTool({command, "--server", "127.0.0.1:1"}, "hi");
     EXPECT_EQ(result.exit_code, 3) << command;
     EXPECT_THAT(result.err, HasSubstr("no server answers at 127.0.0.1:1")) << command;
@@ -257,6 +269,12 @@ TEST_F(StatusTest, ShowsATable) {
   EXPECT_THAT(result.out, HasSubstr("serving"));
   EXPECT_THAT(result.out, HasSubstr("fake model"));
   EXPECT_THAT(result.out, HasSubstr("1.0 MiB of 4.0 MiB (25.0%)"));
+  EXPECT_THAT(result.out,
+              HasSubstr("compacting; new requests: preset light, policy none, ratio 2.80"));
+  EXPECT_THAT(result.out, HasSubstr("3.00"));
+  EXPECT_THAT(result.out, HasSubstr("2.0 KiB staging, 5.0 KiB slack"));
+  EXPECT_THAT(result.out, HasSubstr("1,234 accepted, 7 refused, 0 useless, 0 failed, 0 dropped; "
+                                    "6 under way"));
 }
 
 TEST_F(StatusTest, PrintsJson) {
@@ -265,6 +283,10 @@ TEST_F(StatusTest, PrintsJson) {
   EXPECT_EQ(status["server"]["limits"]["stop"], 16);
   EXPECT_EQ(status["model"]["vocab_size"], 1000);
   EXPECT_EQ(status["load"]["running"], 3);
+  EXPECT_EQ(status["load"]["kv_ratio"], 3.0);
+  EXPECT_EQ(status["load"]["kv_bytes_staging"], 2048);
+  EXPECT_EQ(status["load"]["swaps"]["accepted"], 1234);
+  EXPECT_EQ(status["server"]["compression_preset"], "light");
 }
 
 TEST_F(BenchTest, ClosedLoopSendsAllRequestsWithLengthsInRange) {
@@ -308,6 +330,65 @@ TEST_F(BenchTest, RefusesBadLengthsAndLoops) {
   EXPECT_EQ(Run({"bench", "--prompt_tokens", "9-5"}).exit_code, 2);
   EXPECT_EQ(Run({"bench", "--rate", "1", "--concurrency", "2"}).exit_code, 2);
   EXPECT_EQ(Run({"bench", "--requests", "1", "--duration", "2"}).exit_code, 2);
+}
+
+TEST_F(BenchTest, SendsTheCompressionAndReportsTheCacheOfTheReceipts) {
+  const ToolResult result =
+      Run({"bench", "--requests", "4", "--output_tokens", "2", "--preset", "aggressive", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["kv_bytes"], 400);
+  EXPECT_EQ(report["kv_bytes_16bit"], 1000);
+  EXPECT_EQ(report["kv_ratio"], 2.5);
+  EXPECT_EQ(report["load"]["preset"], "aggressive");
+  EXPECT_EQ(LastRequest().compression().preset(), "aggressive");
+  EXPECT_FALSE(LastRequest().compression().has_ratio());
+  EXPECT_THAT(Run({"bench", "--requests", "2"}).out, HasSubstr("ratio 2.50"));
+  EXPECT_FALSE(LastRequest().has_compression());
+}
+
+TEST_F(CompressionTest, OnlyAsksWithoutFlags) {
+  const ToolResult result = Run({"compression"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("compacting"));
+  EXPECT_THAT(result.out, HasSubstr("k6v4"));
+  EXPECT_THAT(result.out, HasSubstr("1.0 MiB held, ratio 3.00"));
+  EXPECT_THAT(result.out, HasSubstr("1,234 accepted"));
+  EXPECT_TRUE(server_.compression_changes().empty());
+}
+
+TEST_F(CompressionTest, SetsWhatIsGivenAndShowsWhatIsInForce) {
+  const json state = json::parse(
+      Run({"compression", "--preset", "light", "--policy", "none", "--ratio", "2.5", "--json"})
+          .out);
+  EXPECT_EQ(state["preset"], "light");
+  EXPECT_EQ(state["policy"], "none");
+  EXPECT_EQ(state["ratio"], 2.5);
+  EXPECT_EQ(state["formats"], json({"k6v4"}));
+  EXPECT_EQ(state["swaps"]["accepted"], 1234);
+  ASSERT_EQ(server_.compression_changes().size(), 1u);
+  EXPECT_FALSE(server_.compression_changes()[0].has_paused());
+}
+
+TEST_F(CompressionTest, PausesAndResumes) {
+  EXPECT_THAT(Run({"compression", "--pause"}).out, HasSubstr("holding: compaction is paused"));
+  EXPECT_THAT(Run({"compression", "--resume"}).out, Not(HasSubstr("paused")));
+  const auto changes = server_.compression_changes();
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_TRUE(changes[0].paused());
+  EXPECT_TRUE(changes[1].has_paused());
+  EXPECT_FALSE(changes[1].paused());
+  EXPECT_FALSE(changes[0].has_compression());
+  EXPECT_EQ(Run({"compression", "--pause", "--resume"}).exit_code, 2);
+}
+
+TEST_F(CompressionTest, RefusalsReachTheUser) {
+  const ToolResult result = Run({"compression", "--ratio", "99"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("compression.ratio is 99; must be in [1, 16]"));
+  EXPECT_EQ(json::parse(Run({"compression", "--ratio", "99", "--json"}).out)["error"]["code"],
+            "INVALID_ARGUMENT");
+  EXPECT_EQ(Run({"compression", "--ratio", "four"}).exit_code, 2);
 }
 
 }  // namespace
