@@ -36,11 +36,12 @@ struct Compression {
   bool active() const { return !formats.empty(); }
 };
 
-// "off", "lossless", "light", "balanced", "aggressive".
+// "off", "lossless", "light", "balanced", "aggressive": by ascending ratio.
 const std::vector<std::string>& PresetNames();
-// The preset, changed as asked. INVALID_ARGUMENT naming field, value and what is known or allowed:
-// an unknown preset or policy; a ratio outside [1, kMaxRatio], not finite; a policy or ratio beside
-// preset "off".
+// The preset, changed as asked: the format follows from ratio and policy (narrower where the policy
+// merges nothing), the limits from the ratio; a ratio of 1 compacts nothing. INVALID_ARGUMENT
+// naming field, value and what is known or allowed: an unknown preset or policy; a ratio outside
+// [1, kMaxRatio], not finite; a policy or ratio beside preset "off".
 inline constexpr double kMaxRatio = 16.0;
 absl::StatusOr<Compression> MakeCompression(std::string_view preset,
                                             std::optional<std::string_view> policy = std::nullopt,
