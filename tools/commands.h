@@ -13,6 +13,7 @@ void AddGenerate(CLI::App* app, int* exit_code);
 void AddChat(CLI::App* app, int* exit_code);
 void AddStatus(CLI::App* app, int* exit_code);
 void AddBench(CLI::App* app, int* exit_code);
+void AddEval(CLI::App* app, int* exit_code);
 void AddInspect(CLI::App* app, int* exit_code);
 void AddTokenize(CLI::App* app, int* exit_code);  // tokenize, detokenize
 void AddScore(CLI::App* app, int* exit_code);

@@ -1,7 +1,7 @@
 #ifndef CONDENSE_TOOLS_EVAL_EVAL_REPORT_H_
 #define CONDENSE_TOOLS_EVAL_EVAL_REPORT_H_
 
-// An evaluation's result for people and for programs.
+// An evaluation's result as text for a terminal and as JSON.
 
 #include <string>
 
@@ -16,9 +16,6 @@ std::string EvalTable(const EvalResult& result);
 // The settings, "reference" and "cells": one object each, with the fields of docs/quality.md.
 // Numbers that were not measured are null.
 nlohmann::ordered_json EvalJson(const EvalResult& result);
-
-// A page that needs no other file: curves of quality against the bytes ratio and the table.
-std::string EvalHtml(const EvalResult& result);
 
 }  // namespace condense
 

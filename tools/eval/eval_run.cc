@@ -76,9 +76,7 @@ class EvalRun {
     CHECK_EQ(tokens.size(), group_->size());
     return driver_->Step(tokens, logits_.data());
   }
-  absl::Status StepAll(TokenId token) {
-    return Step(std::vector<TokenId>(group_->size(), token));
-  }
+  absl::Status StepAll(TokenId token) { return Step(std::vector<TokenId>(group_->size(), token)); }
   const float* Row(size_t branch) const {
     return logits_.data() + branch * static_cast<size_t>(driver_->vocab());
   }
@@ -116,9 +114,9 @@ class EvalRun {
       for (size_t b = first_branch; b < group_->size(); ++b) {
         CellRun* run = (*group_)[b];
         if (run->stats.Add(Row(0), Row(b), document[at + 1])) continue;
-        return absl::InternalError(absl::StrFormat(
-            "logits are not finite: cell %s or the full cache, %s, token %d", run->result->cell.name,
-            note_, at));
+        return absl::InternalError(
+            absl::StrFormat("logits are not finite: cell %s or the full cache, %s, token %d",
+                            run->result->cell.name, note_, at));
       }
       Progress(static_cast<double>(i) /
                static_cast<double>(task_.score_tokens + task_.generate_tokens));
@@ -252,20 +250,6 @@ class EvalRun {
 };
 
 }  // namespace
-
-int64_t EvalTask::max_tokens() const {
-  int64_t tokens = context_tokens + std::max<int64_t>(score_tokens, generate_tokens);
-  for (const auto* contexts : {&needle, &lookup}) {
-    for (const RecallContext& context : *contexts) {
-      for (const RecallQuestion& question : context.questions) {
-        tokens = std::max(tokens, static_cast<int64_t>(context.tokens.size() +
-                                                       question.tokens.size()) +
-                                      question.max_tokens);
-      }
-    }
-  }
-  return tokens;
-}
 
 absl::StatusOr<EvalResult> RunEval(const EvalTask& task, const Tokenizer& tokenizer,
                                    EvalDriver* driver, const EvalProgress& progress) {

@@ -32,8 +32,8 @@ class EvalText {
   std::span<const TokenId> Piece(int64_t index, int64_t count, int64_t length) const;
 
  private:
-  const std::string name_;
-  const std::vector<TokenId> tokens_;
+  std::string name_;
+  std::vector<TokenId> tokens_;
 };
 
 // The first place at or after `from` where a sentence or a line begins; `from` if there is none in

@@ -19,7 +19,7 @@ constexpr char kBackgroundColor[] = "#8a8f98";
 
 // Values of one axis and where they lie. In a logarithmic axis everything is the logarithm.
 struct Axis {
-  double low = 0.0, high = 1.0;   // of the values
+  double low = 0.0, high = 1.0;    // of the values
   double first = 0.0, last = 1.0;  // pixels
   bool log = false;
   std::vector<double> ticks;  // values
@@ -176,9 +176,9 @@ class Chart {
   // Shapes differ too, for those who see colours alike.
   std::string Marker(size_t series, double x, double y, const std::string& color,
                      const std::string& note) const {
-    static constexpr const char* kShapes[] = {
-        "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "M-3.6 -3.6h7.2v7.2h-7.2z", "M0 -4.8L4.6 3.4H-4.6z",
-        "M0 -5L5 0L0 5L-5 0z", "M0 4.8L4.6 -3.4H-4.6z"};
+    static constexpr const char* kShapes[] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+                                              "M-3.6 -3.6h7.2v7.2h-7.2z", "M0 -4.8L4.6 3.4H-4.6z",
+                                              "M0 -5L5 0L0 5L-5 0z", "M0 4.8L4.6 -3.4H-4.6z"};
     const std::string title =
         note.empty() ? std::string() : absl::StrFormat("<title>%s</title>", EscapeXml(note));
     return absl::StrFormat(
@@ -255,12 +255,23 @@ std::string EscapeXml(std::string_view text) {
   std::string out;
   for (const char c : WithoutControls(text)) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

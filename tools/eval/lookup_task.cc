@@ -11,10 +11,10 @@
 namespace condense {
 namespace {
 
-constexpr const char* kKeys[] = {"amber",  "basil",  "cedar",  "denim",  "ebony",  "fern",
-                                 "ginger", "hazel",  "ivory",  "jade",   "khaki",  "lemon",
-                                 "maroon", "navy",   "olive",  "peach",  "ruby",   "sage",
-                                 "teal",   "umber",  "vanilla", "wheat", "yellow", "zinc"};
+constexpr const char* kKeys[] = {"amber",  "basil", "cedar",   "denim", "ebony",  "fern",
+                                 "ginger", "hazel", "ivory",   "jade",  "khaki",  "lemon",
+                                 "maroon", "navy",  "olive",   "peach", "ruby",   "sage",
+                                 "teal",   "umber", "vanilla", "wheat", "yellow", "zinc"};
 
 struct Pair {
   std::string key;

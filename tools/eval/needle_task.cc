@@ -45,8 +45,8 @@ absl::StatusOr<std::vector<RecallContext>> MakeNeedleContexts(const std::vector<
                                                    kPlaces[random() % std::size(kPlaces)]);
       const std::string answer = absl::StrFormat("%d", 10000 + random() % 90000);
       const double within = 0.1 + 0.8 * static_cast<double>(random() % 1000) / 1000.0;
-      facts.push_back({.text = question + " " + answer + ".\n",
-                       .depth = (i + within) / kQuestionsPerContext});
+      facts.push_back(
+          {.text = question + " " + answer + ".\n", .depth = (i + within) / kQuestionsPerContext});
       context.questions.push_back(MakeRecallQuestion(question, answer, tokenizer));
     }
     ASSIGN_OR_RETURN(context.tokens,

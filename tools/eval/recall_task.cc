@@ -66,8 +66,8 @@ absl::StatusOr<std::vector<TokenId>> PlantFacts(const std::vector<EvalText>& tex
   ASSIGN_OR_RETURN(const auto filler, Filler(texts, index, count, filler_tokens));
   int64_t done = 0;
   for (size_t i = 0; i < facts.size(); ++i) {
-    const auto wanted = static_cast<int64_t>(facts[i].depth *
-                                             static_cast<double>(filler_tokens - kFreeTail));
+    const auto wanted =
+        static_cast<int64_t>(facts[i].depth * static_cast<double>(filler_tokens - kFreeTail));
     const auto allowed = filler.first(filler_tokens - kFreeTail);
     const int64_t place = SentenceStart(allowed, std::max(done, wanted), tokenizer);
     context.insert(context.end(), filler.begin() + done, filler.begin() + place);

@@ -55,8 +55,7 @@ RecallQuestion MakeRecallQuestion(std::string text, std::string answer, const To
 absl::StatusOr<std::vector<TokenId>> PlantFacts(const std::vector<EvalText>& texts, int64_t index,
                                                 int64_t count,
                                                 const std::vector<PlantedFact>& facts,
-                                                int64_t context_tokens,
-                                                const Tokenizer& tokenizer);
+                                                int64_t context_tokens, const Tokenizer& tokenizer);
 
 }  // namespace condense
 

@@ -1,14 +1,13 @@
-// EvalHtml: the page.
+#include "tools/eval/eval_html.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tools/eval/eval_columns.h"
-#include "tools/eval/eval_report.h"
 #include "tools/eval/line_chart.h"
 #include "tools/format.h"
 
@@ -73,8 +72,8 @@ std::vector<Panel> Panels(const EvalResult& result) {
                                         .y = cell.quality.ppl_delta_pct,
                                         .interval = cell.quality.ppl_delta_ci};
                     }});
-  const ChartFrame percent{.x_label = kX, .y_limit = 100.0, .mark = 100.0,
-                           .mark_label = "full cache"};
+  const ChartFrame percent{
+      .x_label = kX, .y_limit = 100.0, .mark = 100.0, .mark_label = "full cache"};
   const auto add_percent = [&](const std::string& title, const std::string& label,
                                Measure measure) {
     Panel panel{percent, measure};
@@ -150,10 +149,10 @@ std::string EvalHtml(const EvalResult& result) {
   for (const Panel& panel : Panels(result)) {
     charts += "<div>" + DrawLineChart(panel.frame, MakeSeries(result, panel.measure)) + "</div>\n";
   }
-  const std::string settings = absl::StrFormat(
-      "%s on %s; %d documents of %d + %d tokens from %s; %s in all.", result.model, result.device,
-      result.documents, result.context_tokens, result.score_tokens,
-      absl::StrJoin(result.texts, ", "), FormatSeconds(result.seconds));
+  const std::string settings =
+      absl::StrFormat("%s on %s; %d documents of %d + %d tokens from %s; %s in all.", result.model,
+                      result.device, result.documents, result.context_tokens, result.score_tokens,
+                      absl::StrJoin(result.texts, ", "), FormatSeconds(result.seconds));
   return absl::StrFormat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
