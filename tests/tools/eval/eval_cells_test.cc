@@ -9,6 +9,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<std::string> Names(const EvalCellChoice& choice) {
   const auto cells = MakeEvalCells(choice);

@@ -44,7 +44,7 @@ FakeDriver MakeDriver(const EvalTask& task, int32_t max_branches) {
   return FakeDriver(ByteTokenizer().vocab_size(), task.max_tokens(), max_branches);
 }
 
-EvalResult Run(const EvalTask& task, int32_t max_branches = 8) {
+EvalResult Evaluate(const EvalTask& task, int32_t max_branches = 8) {
   FakeDriver driver = MakeDriver(task, max_branches);
   auto result = RunEval(task, ByteTokenizer(), &driver, [](double, const std::string&) {});
   EXPECT_TRUE(result.ok()) << result.status();
@@ -86,7 +86,7 @@ TEST(EvalTaskTest, TooShortATextIsRefusedWithTheNumbers) {
 }
 
 TEST(EvalRunTest, TheFullCacheIsTheCeiling) {
-  const EvalResult result = Run(MakeTask({.presets = {"off"}}));
+  const EvalResult result = Evaluate(MakeTask({.presets = {"off"}}));
   const CellResult& off = Find(result, "off");
   for (const CellResult* cell : {&result.reference, &off}) {
     EXPECT_EQ(cell->quality.tokens, 80);
@@ -104,7 +104,7 @@ TEST(EvalRunTest, TheFullCacheIsTheCeiling) {
 }
 
 TEST(EvalRunTest, WhatForgetsCannotAnswer) {
-  const EvalResult result = Run(MakeTask({.policies = {"none"}, .ratios = {4}}));
+  const EvalResult result = Evaluate(MakeTask({.policies = {"none"}, .ratios = {4}}));
   ASSERT_EQ(result.cells.size(), 3u);
   EXPECT_EQ(Find(result, "none@4").needle.right, 6);
   EXPECT_EQ(Find(result, "window@4").needle.solved, 6);
@@ -117,7 +117,7 @@ TEST(EvalRunTest, WhatForgetsCannotAnswer) {
 }
 
 TEST(EvalRunTest, StatesAreThoseOfTheDocuments) {
-  const EvalResult result = Run(MakeTask({.policies = {"none"}, .ratios = {4}}));
+  const EvalResult result = Evaluate(MakeTask({.policies = {"none"}, .ratios = {4}}));
   const CellResult& cell = Find(result, "none@4");
   EXPECT_EQ(cell.bytes_16bit, 2 * 640 * 64);
   EXPECT_EQ(cell.swaps_accepted, 2 * 3);
@@ -128,7 +128,7 @@ TEST(EvalRunTest, StatesAreThoseOfTheDocuments) {
 
 TEST(EvalRunTest, GroupsOfCellsChangeNothing) {
   const EvalTask task = MakeTask({.policies = {"none", "similarity"}, .ratios = {2, 3, 6}});
-  EvalResult together = Run(task, 32), apart = Run(task, 2), uneven = Run(task, 5);
+  EvalResult together = Evaluate(task, 32), apart = Evaluate(task, 2), uneven = Evaluate(task, 5);
   together.seconds = apart.seconds = uneven.seconds = 0.0;
   EXPECT_EQ(EvalJson(together).dump(), EvalJson(apart).dump());
   EXPECT_EQ(EvalJson(together).dump(), EvalJson(uneven).dump());
@@ -138,7 +138,7 @@ TEST(EvalRunTest, OnlyWhatTheFullCacheSolvesCounts) {
   EvalTask task = MakeTask({.policies = {"none"}, .ratios = {4}});
   task.needle[0].questions[1].answer = "nothing of the kind";
   for (RecallQuestion& question : task.lookup[0].questions) question.answer = "0";
-  const EvalResult result = Run(task);
+  const EvalResult result = Evaluate(task);
   EXPECT_EQ(result.reference.needle.asked, 6);
   for (const CellResult& cell : result.cells) EXPECT_EQ(cell.needle.solved, 5);
   EXPECT_EQ(Find(result, "none@4").needle.right, 5);
@@ -196,7 +196,7 @@ TEST(EvalRunTest, LogitsThatAreNotFiniteNameTheCell) {
 
 TEST(EvalReportTest, JsonHasTheFieldsOfEveryCell) {
   const EvalResult result =
-      Run(MakeTask({.presets = {"balanced"}, .policies = {"similarity"}, .ratios = {2, 4}}));
+      Evaluate(MakeTask({.presets = {"balanced"}, .policies = {"similarity"}, .ratios = {2, 4}}));
   const auto json = EvalJson(result);
   ASSERT_EQ(json["cells"].size(), result.cells.size());
   for (const auto& cell : json["cells"]) {
@@ -218,7 +218,7 @@ TEST(EvalReportTest, JsonHasTheFieldsOfEveryCell) {
 TEST(EvalReportTest, WhatWasNotMeasuredIsNullAndHasNoColumn) {
   EvalTaskOptions options = kOptions;
   options.needle = options.lookup = options.generate_tokens = 0;
-  const EvalResult result = Run(MakeTask({.presets = {"off"}}, options));
+  const EvalResult result = Evaluate(MakeTask({.presets = {"off"}}, options));
   const auto json = EvalJson(result);
   for (const char* field : {"needle", "lookup", "distinct3"}) {
     EXPECT_TRUE(json["cells"][0][field].is_null()) << field;
@@ -230,7 +230,7 @@ TEST(EvalReportTest, WhatWasNotMeasuredIsNullAndHasNoColumn) {
 }
 
 TEST(EvalReportTest, TheTableHasALinePerCell) {
-  const EvalResult result = Run(MakeTask({.policies = {"none"}, .ratios = {4}}));
+  const EvalResult result = Evaluate(MakeTask({.policies = {"none"}, .ratios = {4}}));
   const std::string table = EvalTable(result);
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
   for (const char* text : {"full cache", "none@4", "random@4 (floor)", "6/6", "bytes ratio"}) {
@@ -239,7 +239,7 @@ TEST(EvalReportTest, TheTableHasALinePerCell) {
 }
 
 TEST(EvalReportTest, ThePageStandsAloneAndBelievesNobody) {
-  EvalResult result = Run(MakeTask({.policies = {"none"}, .ratios = {2, 4}}));
+  EvalResult result = Evaluate(MakeTask({.policies = {"none"}, .ratios = {2, 4}}));
   result.model = "<script>alert(1)</script>";
   result.texts = {"a&b\".txt"};
   const std::string html = EvalHtml(result);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -73,7 +74,9 @@ TEST_P(ModelDriverTest, StepsAgreeWithTheGoldenNumbersInEveryBranch) {
             << "token " << i;
       }
       if (i == context && round == 0) first_logits = logits;
-      if (i == context) EXPECT_EQ(logits, first_logits);
+      if (i == context) {
+        EXPECT_EQ(logits, first_logits);
+      }
       sum += Nll(logits.data(), vocab, ids[i + 1]);
       expected += nll[i];
     }
