@@ -37,7 +37,8 @@ constexpr char kNotes[] =
     "from a paired bootstrap over blocks of tokens. KLD: divergence of the next token's "
     "distribution from the full cache's, in nats. Needle and look-up: of the questions that the "
     "full cache answers, those that are still answered when the question comes after compaction. "
-    "Grey and dashed: floors.";
+    "Grey and dashed: floors; curves of perplexity are cut off where they leave the others far "
+    "behind.";
 
 using Measure = std::optional<ChartPoint> (*)(const CellResult&);
 
@@ -58,13 +59,16 @@ std::vector<Panel> Panels(const EvalResult& result) {
   panels.push_back({{.title = "Divergence from the full cache",
                      .x_label = kX,
                      .y_label = "KLD, nats per token",
-                     .log_y = true},
+                     .log_y = true,
+                     .x_start = 1.0},
                     [](const CellResult& cell) -> std::optional<ChartPoint> {
                       return ChartPoint{.x = cell.bytes_ratio(), .y = cell.quality.kld_mean};
                     }});
   panels.push_back({{.title = "Perplexity",
                      .x_label = kX,
                      .y_label = "change, %",
+                     .x_start = 1.0,
+                     .cut_background = true,
                      .mark = 0.0,
                      .mark_label = "full cache"},
                     [](const CellResult& cell) -> std::optional<ChartPoint> {
@@ -73,7 +77,7 @@ std::vector<Panel> Panels(const EvalResult& result) {
                                         .interval = cell.quality.ppl_delta_ci};
                     }});
   const ChartFrame percent{
-      .x_label = kX, .y_limit = 100.0, .mark = 100.0, .mark_label = "full cache"};
+      .x_label = kX, .x_start = 1.0, .y_limit = 100.0, .mark = 100.0, .mark_label = "full cache"};
   const auto add_percent = [&](const std::string& title, const std::string& label,
                                Measure measure) {
     Panel panel{percent, measure};
@@ -87,12 +91,12 @@ std::vector<Panel> Panels(const EvalResult& result) {
               });
   if (result.reference.needle.solved > 0) {
     add_percent("Needle, asked after compaction",
-                absl::StrFormat("%% of %d", result.reference.needle.solved),
+                absl::StrFormat("answered, %% of %d", result.reference.needle.solved),
                 [](const CellResult& cell) { return Recall(cell, cell.needle); });
   }
   if (result.reference.lookup.solved > 0) {
     add_percent("Key-value look-up, asked after compaction",
-                absl::StrFormat("%% of %d", result.reference.lookup.solved),
+                absl::StrFormat("answered, %% of %d", result.reference.lookup.solved),
                 [](const CellResult& cell) { return Recall(cell, cell.lookup); });
   }
   return panels;

@@ -29,8 +29,9 @@ struct Axis {
     if (log && value < low) value = low;
     const double from = Coordinate(low), to = Coordinate(high);
     const double share = (Coordinate(value) - from) / (to - from);
-    return first + std::clamp(share, 0.0, 1.0) * (last - first);
+    return first + share * (last - first);
   }
+  bool Holds(double value) const { return log || (value >= low && value <= high); }
 };
 
 // 1, 2 or 5 times a power of ten.
@@ -104,17 +105,20 @@ class Chart {
 
  private:
   void MakeAxes() {
-    double x_low = 1.0, x_high = 1.0, y_low = INFINITY, y_high = -INFINITY;
+    double x_high = frame_.x_start, y_low = INFINITY, y_high = -INFINITY;
     const auto take_y = [&](double y) {
       if (!std::isfinite(y) || (frame_.log_y && y <= 0)) return;
       y_low = std::min(y_low, y);
       y_high = std::max(y_high, y);
     };
+    const bool foreground =
+        std::any_of(series_.begin(), series_.end(),
+                    [](const ChartSeries& series) { return !series.background; });
     for (const ChartSeries& series : series_) {
       for (const ChartPoint& point : series.points) {
         if (!Finite(point)) continue;
-        x_low = std::min(x_low, point.x);
         x_high = std::max(x_high, point.x);
+        if (series.background && frame_.cut_background && foreground) continue;
         take_y(point.y);
         if (point.interval.has_value()) take_y(point.interval->low);
         if (point.interval.has_value()) take_y(point.interval->high);
@@ -125,7 +129,10 @@ class Chart {
       y_low = frame_.log_y ? 0.001 : 0.0;
       y_high = 1.0;
     }
-    x_ = LinearAxis(x_low, x_high, std::nullopt);
+    x_ = LinearAxis(frame_.x_start, x_high, std::nullopt);
+    x_.low = frame_.x_start;
+    std::erase_if(x_.ticks, [&](double tick) { return tick <= frame_.x_start; });
+    x_.ticks.insert(x_.ticks.begin(), frame_.x_start);
     y_ = frame_.log_y ? LogAxis(y_low, y_high) : LinearAxis(y_low, y_high, frame_.y_limit);
     x_.first = kLeft;
     x_.last = kWidth - kRight;
@@ -169,8 +176,7 @@ class Chart {
          "stroke=\"currentColor\" stroke-opacity=\"0.8\" stroke-dasharray=\"1 4\" "
          "stroke-linecap=\"round\" stroke-width=\"1.6\"");
     const double label_y = y - y_.last < 14 ? y + 14 : y - 5;
-    Text(x_.last - 2, label_y, "text-anchor=\"end\" font-size=\"11\" fill-opacity=\"0.8\"",
-         frame_.mark_label);
+    Text(x_.first + 5, label_y, "font-size=\"11\" fill-opacity=\"0.8\"", frame_.mark_label);
   }
 
   // Shapes differ too, for those who see colours alike.
@@ -195,23 +201,34 @@ class Chart {
                             y_.Place(point.y));
     }
     if (path.empty()) return;
+    // An inner svg element cuts off what leaves the plot.
+    absl::StrAppendFormat(&out_,
+                          "<svg x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" "
+                          "viewBox=\"%g %g %g %g\">\n",
+                          kLeft, kTop - 2, kWidth - kLeft, kPlotHeight + 4, kLeft, kTop - 2,
+                          kWidth - kLeft, kPlotHeight + 4);
     if (series.line) {
       absl::StrAppendFormat(&out_, "<path d=\"%s\" fill=\"none\" stroke=\"%s\" %s/>\n", path, color,
                             LineStyle(series));
     }
     for (const ChartPoint& point : series.points) {
-      if (!Finite(point)) continue;
-      const double x = x_.Place(point.x);
-      if (point.interval.has_value()) {
-        const double low = y_.Place(point.interval->low), high = y_.Place(point.interval->high);
-        const std::string style =
-            absl::StrFormat("stroke=\"%s\" stroke-width=\"1.3\" stroke-opacity=\"0.75\"", color);
-        Line(x, low, x, high, style);
-        Line(x - 3.5, low, x + 3.5, low, style);
-        Line(x - 3.5, high, x + 3.5, high, style);
-      }
-      out_ += Marker(index, x, y_.Place(point.y), color, point.note);
+      if (Finite(point) && point.interval.has_value()) DrawInterval(point, color);
     }
+    out_ += "</svg>\n";
+    for (const ChartPoint& point : series.points) {
+      if (!Finite(point) || !y_.Holds(point.y)) continue;
+      out_ += Marker(index, x_.Place(point.x), y_.Place(point.y), color, point.note);
+    }
+  }
+
+  void DrawInterval(const ChartPoint& point, const std::string& color) {
+    const double x = x_.Place(point.x);
+    const double low = y_.Place(point.interval->low), high = y_.Place(point.interval->high);
+    const std::string style =
+        absl::StrFormat("stroke=\"%s\" stroke-width=\"1.3\" stroke-opacity=\"0.75\"", color);
+    Line(x, low, x, high, style);
+    Line(x - 3.5, low, x + 3.5, low, style);
+    Line(x - 3.5, high, x + 3.5, high, style);
   }
 
   static std::string LineStyle(const ChartSeries& series) {

@@ -29,7 +29,11 @@ struct ChartSeries {
 struct ChartFrame {
   std::string title, x_label, y_label;
   bool log_y = false;             // values of 0 or less are drawn on the lower edge
+  double x_start = 0.0;           // where the axis begins
   std::optional<double> y_limit;  // no tick goes beyond: 100 for percent
+  // The axis is for the others: what lies in the background is cut off where it leaves them far
+  // behind.
+  bool cut_background = false;
   // A dotted horizontal line.
   std::optional<double> mark;
   std::string mark_label;

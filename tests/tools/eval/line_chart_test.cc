@@ -86,6 +86,24 @@ TEST(LineChartTest, LogarithmicAxesHaveWholeDecades) {
   for (const char* tick : {">0.001<", ">0.01<", ">0.1<", ">1<"}) EXPECT_THAT(svg, HasSubstr(tick));
 }
 
+TEST(LineChartTest, TheBackgroundCanBeCutOff) {
+  const std::vector<ChartSeries> series = {
+      {.name = "s", .points = {{.x = 1, .y = 0}, {.x = 2, .y = 2}}},
+      {.name = "far",
+       .background = true,
+       .points = {{.x = 1, .y = 1, .note = "inside"}, {.x = 2, .y = 900, .note = "outside"}}}};
+  const std::string whole = DrawLineChart({.title = "t"}, series);
+  EXPECT_THAT(whole, HasSubstr("outside"));
+  EXPECT_THAT(whole, HasSubstr(">1000<"));
+  const std::string cut = DrawLineChart({.title = "t", .cut_background = true}, series);
+  EXPECT_THAT(cut, HasSubstr("inside"));
+  EXPECT_THAT(cut, Not(HasSubstr("outside")));
+  EXPECT_THAT(cut, Not(HasSubstr(">1000<")));
+  // Alone it is not cut.
+  EXPECT_THAT(DrawLineChart({.title = "t", .cut_background = true}, {series[1]}),
+              HasSubstr("outside"));
+}
+
 TEST(EscapeXmlTest, LeavesNothingThatMeansSomething) {
   EXPECT_EQ(EscapeXml("a<b>&\"c'"), "a&lt;b&gt;&amp;&quot;c&#39;");
   EXPECT_EQ(EscapeXml("a\x1b"
