@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -17,13 +18,18 @@ constexpr int kResamples = 2000;
 constexpr uint64_t kSeed = 20;
 // Loops over rows keep this many partial results, so that the compiler may use vectors without
 // being allowed to reorder sums.
-constexpr int32_t kLanes = 16;
+constexpr int32_t kLanes = 8;
+// So many logits are added in float before the sum goes on in double.
+constexpr int32_t kStretch = 4 * kLanes;
 
 // exp(x) for x <= 0, within 2e-7 of the result; below -87 it is exp(-87). Made of operations that
 // every vector unit has, because the library's exp would take most of the time of an evaluation.
 inline float ExpOfNonPositive(float x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float clamped = x > -87.0f ? x : -87.0f;
+  // Among negative floats the order of the bits as integers is that of the magnitudes; comparing
+  // floats would be a branch to the compiler.
+  const int32_t bits = std::bit_cast<int32_t>(x) | std::numeric_limits<int32_t>::min();
+  const float clamped = std::bit_cast<float>(std::min(bits, std::bit_cast<int32_t>(-87.0f)));
   const float shifted = clamped * 1.44269504f + kShift;
   const float n = shifted - kShift;
   const float f = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
@@ -69,19 +75,22 @@ struct RowSums {
 RowSums SumRows(const float* reference, float reference_top, const float* cell, float cell_top,
                 int32_t vocab) {
   double sum_a[kLanes] = {}, sum_b[kLanes] = {}, sum_ab[kLanes] = {};
-  float exp_a[kLanes], exp_b[kLanes], weighted[kLanes];
-  const int32_t whole = vocab - vocab % kLanes;
-  for (int32_t i = 0; i < whole; i += kLanes) {
-    for (int32_t j = 0; j < kLanes; ++j) {
-      const float a = reference[i + j] - reference_top;
-      const float b = cell[i + j] - cell_top;
-      exp_a[j] = ExpOfNonPositive(a);
-      exp_b[j] = ExpOfNonPositive(b);
-      weighted[j] = exp_a[j] * (a - b);
+  const int32_t whole = vocab - vocab % kStretch;
+  for (int32_t first = 0; first < whole; first += kStretch) {
+    float part_a[kLanes] = {}, part_b[kLanes] = {}, part_ab[kLanes] = {};
+    for (int32_t i = first; i < first + kStretch; i += kLanes) {
+      for (int32_t j = 0; j < kLanes; ++j) {
+        const float a = reference[i + j] - reference_top;
+        const float b = cell[i + j] - cell_top;
+        const float exp_a = ExpOfNonPositive(a);
+        part_a[j] += exp_a;
+        part_b[j] += ExpOfNonPositive(b);
+        part_ab[j] += exp_a * (a - b);
+      }
     }
-    for (int32_t j = 0; j < kLanes; ++j) sum_a[j] += exp_a[j];
-    for (int32_t j = 0; j < kLanes; ++j) sum_b[j] += exp_b[j];
-    for (int32_t j = 0; j < kLanes; ++j) sum_ab[j] += weighted[j];
+    for (int32_t j = 0; j < kLanes; ++j) sum_a[j] += part_a[j];
+    for (int32_t j = 0; j < kLanes; ++j) sum_b[j] += part_b[j];
+    for (int32_t j = 0; j < kLanes; ++j) sum_ab[j] += part_ab[j];
   }
   RowSums sums;
   for (int32_t j = 0; j < kLanes; ++j) {
