@@ -13,7 +13,7 @@ set(may_include_metrics metrics)
 set(may_include_engine engine cache kernels metrics)
 set(may_include_proto proto)
 set(may_include_server server engine metrics proto kernels/base)
-set(may_include_tools tools engine proto kernels/base)
+set(may_include_tools tools engine cache proto kernels/base)
 set(may_include_tests tests server tools engine cache metrics kernels proto)
 set(floors kernels/base kernels cache metrics engine proto server tools tests)
 

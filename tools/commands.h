@@ -14,6 +14,7 @@ void AddChat(CLI::App* app, int* exit_code);
 void AddStatus(CLI::App* app, int* exit_code);
 void AddBench(CLI::App* app, int* exit_code);
 void AddCompression(CLI::App* app, int* exit_code);
+void AddEval(CLI::App* app, int* exit_code);
 void AddInspect(CLI::App* app, int* exit_code);
 void AddTokenize(CLI::App* app, int* exit_code);  // tokenize, detokenize
 void AddScore(CLI::App* app, int* exit_code);

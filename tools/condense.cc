@@ -11,8 +11,7 @@ namespace condense {
 int RunCondense(int argc, char** argv) {
   CLI::App app(
       "Works with a Condense server (generate, chat, status, bench, compression) and, without one, "
-      "with model "
-      "files\n(inspect, tokenize, detokenize, score, speed).",
+      "with model files\n(eval, inspect, tokenize, detokenize, score, speed).",
       "condense");
   app.set_version_flag("--version", "condense " CONDENSE_VERSION);
   app.require_subcommand(1);
@@ -24,6 +23,7 @@ int RunCondense(int argc, char** argv) {
   AddStatus(&app, &exit_code);
   AddBench(&app, &exit_code);
   AddCompression(&app, &exit_code);
+  AddEval(&app, &exit_code);
   AddInspect(&app, &exit_code);
   AddTokenize(&app, &exit_code);
   AddScore(&app, &exit_code);

@@ -253,7 +253,7 @@ TEST(UsageTest, HelpHasAnExampleForEveryCommand) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("Exit codes"));
   for (const char* command : {"generate", "chat", "status", "bench", "inspect", "tokenize",
-                              "detokenize", "score", "speed"}) {
+                              "detokenize", "score", "speed", "eval"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
     const ToolResult result = RunTool({command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
