@@ -16,7 +16,9 @@ namespace {
 
 constexpr char kStyle[] = R"(
 :root { color-scheme: light dark; --back: #ffffff; --text: #1c2128; --faint: #d5d9df; }
-@media (prefers-color-scheme: dark) { :root { --back: #14171c; --text: #e4e7eb; --faint: #3a414b; } }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #14171c; --text: #e4e7eb; --faint: #3a414b; }
+}
 body { margin: 2rem auto; max-width: 76rem; padding: 0 1rem; background: var(--back);
        color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; margin-bottom: 0.2rem; }

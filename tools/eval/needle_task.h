@@ -10,8 +10,8 @@
 
 namespace condense {
 
-// Each context holds four lines such as "The access code of the Falcon archive is 48213.", one in
-// each quarter. The seed fixes everything. Errors of PlantFacts.
+// Each context holds four lines such as "The access code of the Falcon archive is 48213.", each
+// about another thing, one in each quarter. The seed fixes everything. Errors of PlantFacts.
 absl::StatusOr<std::vector<RecallContext>> MakeNeedleContexts(const std::vector<EvalText>& texts,
                                                               const RecallOptions& options,
                                                               const Tokenizer& tokenizer);

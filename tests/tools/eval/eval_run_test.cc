@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "tests/tools/eval/byte_tokenizer.h"
 #include "tests/tools/eval/fake_driver.h"
@@ -101,6 +104,26 @@ TEST(EvalRunTest, TheFullCacheIsTheCeiling) {
   }
   EXPECT_EQ(off.quality.ppl, result.reference.quality.ppl);
   EXPECT_EQ(off.distinct3, result.reference.distinct3);
+}
+
+TEST(EvalRunTest, EveryTokenIsPredictedFromThoseBeforeIt) {
+  const EvalTask task = MakeTask({.presets = {"off"}});
+  FakeDriver driver = MakeDriver(task, 1);
+  const int32_t vocab = driver.vocab();
+  std::vector<float> logits(vocab);
+  double nll = 0.0;
+  for (const std::vector<TokenId>& document : task.documents) {
+    ASSERT_TRUE(driver.Prefill(std::span(document).first(600)).ok());
+    ASSERT_TRUE(driver.Fork(std::vector<Compression>(1)).ok());
+    for (size_t i = 600; i + 1 < document.size(); ++i) {
+      ASSERT_TRUE(driver.Step(std::span(document).subspan(i, 1), logits.data()).ok());
+      double sum = 0.0;
+      for (const float logit : logits) sum += std::exp(double{logit} - logits[document[i + 1]]);
+      nll += std::log(sum);
+    }
+  }
+  const double expected = std::exp(nll / 80);
+  EXPECT_NEAR(Evaluate(task).reference.quality.ppl, expected, 1e-5 * expected);
 }
 
 TEST(EvalRunTest, WhatForgetsCannotAnswer) {
