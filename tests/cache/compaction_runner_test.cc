@@ -112,17 +112,18 @@ TEST_P(CompactionRunnerTest, DuplicatesMergeWithoutAnyOtherError) {
 TEST_P(CompactionRunnerTest, EveryPolicyRunsThrough) {
   for (const PolicyInfo& info : RegisteredPolicies()) {
     SCOPED_TRACE(std::string(info.name));
-    CompactionUnit unit(backend(), {.num_entries = 300});
+    CompactionUnit unit(backend(), {.num_entries = 160});
     const auto policy = info.make();
     CompactionJob job = unit.Job(policy.get(), KvFormat::kK4V4, kNarrowMerged, 6.0);
     job.params.min_tokens = 0;
+    job.protection.window_tokens = 16;
     const CompactionResult result = Run(unit, job);
     ASSERT_EQ(result.outcome, SwapOutcome::kAccepted) << result.status;
     if (info.name == "none") {
-      EXPECT_EQ(result.entries_after, 300);
+      EXPECT_EQ(result.entries_after, 160);
       EXPECT_EQ(result.shortfall, Shortfall::kKeepsAll);
     } else {
-      EXPECT_LT(result.entries_after, 300);
+      EXPECT_LT(result.entries_after, 160);
     }
     EXPECT_GT(result.quality.hit_ratio, 0.0);
     EXPECT_LE(result.quality.hit_ratio, 1.0);
@@ -137,13 +138,13 @@ TEST_P(CompactionRunnerTest, EveryPolicyRunsThrough) {
       EXPECT_TRUE(e == 0 || range.positions[e - 1] <= range.positions[e]) << e;
     }
     const bool drops = info.name == "window" || info.name == "random";
-    EXPECT_EQ(tokens, drops ? result.entries_after : 300);
+    EXPECT_EQ(tokens, drops ? result.entries_after : 160);
   }
 }
 
 TEST_P(CompactionRunnerTest, QualityIsWhatTheReferenceFinds) {
   ReferenceBackend reference;
-  CompactionUnit unit(backend(), {.num_entries = 300});
+  CompactionUnit unit(backend(), {.num_entries = 200});
   const auto policy = MakeBalancedPolicy();
   CompactionJob job = unit.Job(policy.get(), KvFormat::kK4V4, kNarrowMerged, 5.0);
   job.params.min_tokens = 0;
@@ -151,7 +152,7 @@ TEST_P(CompactionRunnerTest, QualityIsWhatTheReferenceFinds) {
   const QueryFindings before = Find(&reference, unit, job.held_out);
   const CompactionResult result = Run(unit, job);
   ASSERT_EQ(result.outcome, SwapOutcome::kAccepted) << result.status;
-  ASSERT_LT(result.entries_after, 300);
+  ASSERT_LT(result.entries_after, 200);
   unit.Swap(job, result);
   const QueryFindings after = Find(&reference, unit, job.held_out);
   double output = 0.0, log_mass = 0.0;
