@@ -9,12 +9,11 @@
 namespace condense {
 namespace {
 
-constexpr int32_t kMaxCoolDown = 64;         // turns
-constexpr double kRefusedShare = 0.85;       // what a refusal leaves of a unit's ratio
-constexpr double kLeastOfNominal = 0.6;      // a range makes up for others no further than this
-constexpr double kUrgentRatio = 1.5;         // beyond the target when memory runs out
-constexpr int32_t kMaxRangeBlocks = 256;     // of one job: bounds how long it takes
-constexpr int kSettleRetries = 8;            // of refused units, with what ratio is left to them
+constexpr int32_t kMaxCoolDown = 64;      // turns
+constexpr double kRefusedShare = 0.85;    // what a refusal leaves of a unit's ratio
+constexpr double kLeastOfNominal = 0.6;   // a range makes up for others no further than this
+constexpr double kUrgentRatio = 1.5;      // beyond the target when memory runs out
+constexpr int32_t kMaxRangeBlocks = 256;  // of one job: bounds how long it takes
 
 bool IsPlain(const KvBlockRef& block) {
   return block.format == KvFormat::kK16V16 && block.flags == 0;
@@ -210,8 +209,8 @@ double Compactor::TargetBytes(const SequenceCompaction& sequence, const Range& r
   const int32_t block_tokens = cache_->layout().block.block_tokens;
   const auto block_bytes =
       static_cast<double>(KvBlockBytes(KvFormat::kK16V16, cache_->layout().block));
-  const auto whole_blocks = static_cast<double>(
-      (sequence.kv_->committed_tokens + block_tokens - 1) / block_tokens);
+  const auto whole_blocks =
+      static_cast<double>((sequence.kv_->committed_tokens + block_tokens - 1) / block_tokens);
   double before = 0.0;
   for (const KvBlockRef& block : table.blocks().first(range.first)) {
     before += static_cast<double>(cache_->BlockBytes(block));
@@ -229,12 +228,11 @@ bool Compactor::Post(SequenceCompaction* sequence, Range range, bool urgent) {
   if (mailbox_->free_places() == 0) return false;
   const Compression& compression = sequence->compression_;
   const KvBlockShape& shape = cache_->layout().block;
-  const double ratio =
-      std::max(1.0, compression.ratio * sequence->units_[range.unit].ratio_share *
-                        (urgent ? kUrgentRatio : 1.0));
+  const double ratio = std::max(1.0, compression.ratio * sequence->units_[range.unit].ratio_share *
+                                         (urgent ? kUrgentRatio : 1.0));
   double target = TargetBytes(*sequence, range, ratio);
-  const bool may_merge = compression.policy != "none" &&
-                         sequence->kv_->committed_tokens >= compression.min_tokens;
+  const bool may_merge =
+      compression.policy != "none" && sequence->kv_->committed_tokens >= compression.min_tokens;
   const int32_t layer = range.unit / cache_->layout().num_kv_heads;
   const Storage storage =
       ChooseStorage(compression, shape, compression.centred && options_.centred_layers[layer],
@@ -305,8 +303,8 @@ CompactionJob Compactor::MakeJob(SequenceCompaction* sequence, const Range& rang
   return job;
 }
 
-void Compactor::Settle(SequenceCompaction* sequence) {
-  for (int retries = kSettleRetries; retries > 0;) {
+void Compactor::Settle(SequenceCompaction* sequence, int retries) {
+  for (int tries = 0; tries <= retries;) {
     Collect();
     SettleResults(sequence);
     PostJobs(sequence, /*urgent=*/false);
@@ -314,7 +312,7 @@ void Compactor::Settle(SequenceCompaction* sequence) {
       mailbox_->WaitForResult(absl::Seconds(1));
       continue;
     }
-    --retries;
+    if (++tries > retries) return;
     for (SequenceCompaction::Unit& unit : sequence->units_) unit.cool_down = 0;
   }
 }

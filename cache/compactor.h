@@ -19,12 +19,12 @@
 namespace condense {
 
 struct CompactorOptions {
-  int32_t swap_every = 8;      // steps of a sequence from one turn to the next
-  int32_t window_tokens = 64;  // the newest: never compacted
-  int32_t grace_tokens = 16;   // the newest: not even ranked
-  int32_t num_sinks = 4;       // the first: kept; in whole blocks, as their block is
-  int32_t min_blocks = 2;      // a unit waits for so many blocks to compact at once
-  int32_t group = 1;           // H/G
+  int32_t swap_every = 8;            // steps of a sequence from one turn to the next
+  int32_t window_tokens = 64;        // the newest: never compacted
+  int32_t grace_tokens = 16;         // the newest: not even ranked
+  int32_t num_sinks = 4;             // the first: kept; in whole blocks, as their block is
+  int32_t min_blocks = 2;            // a unit waits for so many blocks to compact at once
+  int32_t group = 1;                 // H/G
   std::vector<bool> centred_layers;  // [L]: a mean key is known
   // How full the pool must be, for policies that mark and fold by importance.
   double mark_at = 0.40, soft_limit = 0.70, hard_limit = 0.90;
@@ -74,8 +74,8 @@ class SequenceCompaction {
   const Policy* const policy_;
   KvSequence* const kv_;
   QueryLog query_log_;
-  int32_t steps_;       // since the last turn; starts with the phase
-  int32_t next_unit_ = 0;  // where the round robin goes on
+  int32_t steps_;                          // since the last turn; starts with the phase
+  int32_t next_unit_ = 0;                  // where the round robin goes on
   std::vector<Unit> units_;                // [L * G]
   std::vector<CompactionResult> results_;  // back, waiting for the turn
   int32_t jobs_out_ = 0;                   // posted, their results not yet in results_
@@ -104,8 +104,9 @@ class Compactor {
   // Running sequences stop compacting: results are still swapped in, nothing is posted.
   void set_paused(bool paused) { paused_ = paused; }
 
-  // Turns of this sequence, with waiting, until nothing is left to do. For evaluation and tests.
-  void Settle(SequenceCompaction* sequence);
+  // A turn of this sequence, with waiting, until nothing is left to do. Units that are refused try
+  // again up to `retries` times, at the ratio that is left to them. For evaluation and tests.
+  void Settle(SequenceCompaction* sequence, int retries);
 
   // Memory will come back without anybody's doing: a result is out or waits for its turn.
   bool relief_coming() const { return mailbox_->jobs_out() > 0 || num_waiting_results_ > 0; }

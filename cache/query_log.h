@@ -32,6 +32,11 @@ class QueryLog {
   float* Row(int32_t slot, int32_t layer) {
     return rows_.data() + (int64_t{slot} * num_layers_ + layer) * row_size_;
   }
+  // Takes over what another log of the same layout recorded.
+  void CopyFrom(const QueryLog& from) {
+    positions_ = from.positions_;
+    rows_ = from.rows_;
+  }
   int32_t row_size() const { return row_size_; }  // H * D
 
   // Queries of one unit that see the `front_entries` entries of its sealed front, of which the

@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<CompactionLine>> CompactionLine::Make(
     options.centred_layers.push_back(c.window(layer) == 0);
   }
   // Where the backend's threads take every core, the worker lives on what they leave.
-  const bool yields = backend->Info().num_threads >=
-                      static_cast<int32_t>(std::thread::hardware_concurrency());
+  const bool yields =
+      backend->Info().num_threads >= static_cast<int32_t>(std::thread::hardware_concurrency());
   return std::unique_ptr<CompactionLine>(
       new CompactionLine(backend, cache, std::move(parts), std::move(options), yields));
 }

@@ -31,8 +31,8 @@ class CompactionLine {
   Compactor* compactor() { return &compactor_; }
 
  private:
-  CompactionLine(Backend* backend, KvCache* cache, CompactionModel model,
-                 CompactorOptions options, bool worker_yields);
+  CompactionLine(Backend* backend, KvCache* cache, CompactionModel model, CompactorOptions options,
+                 bool worker_yields);
 
   // In this order: the worker ends before the compactor collects what it left.
   CompactionMailbox mailbox_;

@@ -87,12 +87,10 @@ void KeepStrongestPairs(RopePairing pairing, std::span<float> mean) {
 absl::Status Compute(Backend* backend, Model* model, KvCache* cache,
                      std::span<const TokenId> tokens, int32_t step_tokens, KvSequence* kv) {
   for (size_t done = 0; done < tokens.size();) {
-    const auto count =
-        static_cast<int32_t>(std::min<size_t>(tokens.size() - done, step_tokens));
+    const auto count = static_cast<int32_t>(std::min<size_t>(tokens.size() - done, step_tokens));
     if (!cache->TryReserve(kv, count)) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the KV memory does not hold the %d tokens of the calibration text",
-                          tokens.size()));
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "the KV memory does not hold the %d tokens of the calibration text", tokens.size()));
     }
     Batch batch;
     batch.tokens.assign(tokens.begin() + done, tokens.begin() + done + count);

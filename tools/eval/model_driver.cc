@@ -11,6 +11,13 @@
 namespace condense {
 namespace {
 
+constexpr int32_t kSwapEvery = 8;     // steps
+constexpr int kSettleRetries = 6;     // of units whose swap was refused
+constexpr int64_t kStagingShare = 8;  // of the arena
+
+// Compressions differ, the queries that they need do not.
+Compression Recording() { return MakeCompression("lossless").value(); }
+
 // Room for `branches` sequences of `tokens` tokens that are filled in steps of up to `step_tokens`.
 int64_t ArenaBytes(const KvLayout& layout, int64_t tokens, int64_t branches, int64_t step_tokens) {
   const int64_t block_bytes = KvBlockBytes(KvFormat::kK16V16, layout.block);
@@ -49,12 +56,19 @@ absl::Status ModelDriver::Load() {
                         "model was trained for %d",
                         options_.max_tokens, config.context_length));
   }
+  ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Make(*file));
   ASSIGN_OR_RETURN(model_, Model::Load(backend_.get(), *file, options_.step_tokens));
   const KvLayout layout = model_->MakeKvLayout(options_.block_tokens);
-  const int64_t arena_bytes =
-      ArenaBytes(layout, options_.max_tokens, options_.max_branches, options_.step_tokens);
+  // The context, and each branch as it settled and as it goes on.
+  const int64_t copies = 2 * int64_t{options_.max_branches} + 1;
+  const int64_t branch_bytes =
+      ArenaBytes(layout, options_.max_tokens, copies, options_.step_tokens);
+  const int64_t arena_bytes = branch_bytes + branch_bytes / kStagingShare;
   auto cache = KvCache::Make(backend_.get(), layout,
-                             {.arena_bytes = arena_bytes, .step_tokens = options_.step_tokens});
+                             {.arena_bytes = arena_bytes,
+                              .step_tokens = options_.step_tokens,
+                              .staging_bytes = branch_bytes / kStagingShare,
+                              .pool = {.cap_bytes = 0}});
   if (!cache.ok()) {
     return absl::Status(
         cache.status().code(),
@@ -63,13 +77,28 @@ absl::Status ModelDriver::Load() {
                         std::string(cache.status().message())));
   }
   cache_ = *std::move(cache);
+  ASSIGN_OR_RETURN(compaction_, CompactionLine::Make(backend_.get(), model_.get(), cache_.get(),
+                                                     *tokenizer_, {}, options_.step_tokens,
+                                                     static_cast<int32_t>(options_.max_tokens)));
   return absl::OkStatus();
 }
 
-ModelDriver::~ModelDriver() { ReleaseBranches(); }
+ModelDriver::~ModelDriver() {
+  ReleaseBranches();
+  Release(&context_);
+}
+
+void ModelDriver::Release(Cached* cached) {
+  cached->compaction.reset();
+  if (cached->kv != nullptr) cache_->Release(cached->kv.get());
+  cached->kv.reset();
+}
 
 void ModelDriver::ReleaseBranches() {
-  for (const auto& branch : branches_) cache_->Release(branch.get());
+  for (Branch& branch : branches_) {
+    Release(&branch.live);
+    Release(&branch.settled);
+  }
   branches_.clear();
 }
 
@@ -79,12 +108,14 @@ void ModelDriver::ClearBatch() {
   batch_.sequences.clear();
   batch_.kv.clear();
   batch_.logit_rows.clear();
+  batch_.captures.clear();
 }
 
-absl::Status ModelDriver::Append(KvSequence* branch, std::span<const TokenId> tokens) {
+absl::Status ModelDriver::Append(const Cached& cached, std::span<const TokenId> tokens) {
   const auto count = static_cast<int32_t>(tokens.size());
-  const int64_t length = branch->committed_tokens + count;
-  if (length > options_.max_tokens || !cache_->TryReserve(branch, count)) {
+  KvSequence* kv = cached.kv.get();
+  const int64_t length = kv->committed_tokens + count;
+  if (length > options_.max_tokens || !cache_->TryReserve(kv, count)) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("a branch of %d tokens does not fit: %d at most, %s of %s held", length,
                         options_.max_tokens, FormatBytes(cache_->Stats().used_bytes),
@@ -92,10 +123,17 @@ absl::Status ModelDriver::Append(KvSequence* branch, std::span<const TokenId> to
   }
   batch_.sequences.push_back(
       {.first_row = static_cast<int32_t>(batch_.tokens.size()), .num_tokens = count});
-  batch_.kv.push_back(branch);
+  batch_.kv.push_back(kv);
   for (int32_t i = 0; i < count; ++i) {
+    const auto position = static_cast<int32_t>(kv->committed_tokens) + i;
+    if (cached.compaction != nullptr) {
+      QueryLog* log = cached.compaction->query_log();
+      const int32_t slot = log->SlotFor(position);
+      const auto row = static_cast<int32_t>(batch_.tokens.size());
+      if (slot >= 0) batch_.captures.push_back({row, log, slot});
+    }
     batch_.tokens.push_back(tokens[i]);
-    batch_.positions.push_back(static_cast<int32_t>(branch->committed_tokens) + i);
+    batch_.positions.push_back(position);
   }
   return absl::OkStatus();
 }
@@ -121,20 +159,32 @@ absl::Status ModelDriver::Run(float* logits) {
 absl::Status ModelDriver::Prefill(std::span<const TokenId> context) {
   CHECK_GE(context.size(), 1u);
   ReleaseBranches();
-  context_.assign(context.begin(), context.end());
-  return absl::OkStatus();
-}
-
-absl::Status ModelDriver::ForkContext() {
-  branches_.push_back(cache_->Open());
-  const auto size = static_cast<int64_t>(context_.size());
+  Release(&context_);
+  context_.kv = cache_->Open();
+  const auto size = static_cast<int64_t>(context.size());
+  context_.compaction = compaction_->compactor()->Open(Recording(), context_.kv.get(), size);
   for (int64_t first = 0; first < size; first += options_.step_tokens) {
     const int64_t count = std::min<int64_t>(options_.step_tokens, size - first);
     ClearBatch();
-    RETURN_IF_ERROR(Append(branches_.back().get(), std::span(context_).subspan(first, count)));
+    RETURN_IF_ERROR(Append(context_, context.subspan(first, count)));
     RETURN_IF_ERROR(Run(nullptr));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<ModelDriver::Cached> ModelDriver::Copy(const Cached& from,
+                                                      const Compression& compression) {
+  Cached copy{cache_->Open(), nullptr};
+  if (!cache_->TryCopy(*from.kv, copy.kv.get())) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "a copy of %d tokens does not fit: %s of %s held", from.kv->committed_tokens,
+        FormatBytes(cache_->Stats().used_bytes), FormatBytes(cache_->Stats().arena_bytes)));
+  }
+  copy.compaction =
+      compaction_->compactor()->Open(compression, copy.kv.get(), from.kv->committed_tokens);
+  if (copy.compaction != nullptr)
+    copy.compaction->query_log()->CopyFrom(*from.compaction->query_log());
+  return copy;
 }
 
 absl::Status ModelDriver::Fork(std::span<const Compression> branches) {
@@ -142,27 +192,45 @@ absl::Status ModelDriver::Fork(std::span<const Compression> branches) {
   CHECK_LE(static_cast<int64_t>(branches.size()), options_.max_branches);
   ReleaseBranches();
   for (const Compression& compression : branches) {
-    if (compression.active()) {
-      return absl::UnimplementedError(absl::StrFormat(
-          "compression (preset %s, policy %s, ratio %g): compaction is not built, only \"off\" is",
-          compression.preset, compression.policy, compression.ratio));
-    }
+    branches_.push_back({.compression = compression});
+    ASSIGN_OR_RETURN(branches_.back().live, Copy(context_, compression));
   }
-  for (size_t i = 0; i < branches.size(); ++i) RETURN_IF_ERROR(ForkContext());
   return absl::OkStatus();
 }
 
-absl::Status ModelDriver::Settle() { return absl::OkStatus(); }
+void ModelDriver::Turn(Branch* branch, int retries) {
+  SequenceCompaction* compaction = branch->live.compaction.get();
+  if (compaction == nullptr) return;
+  Compactor* compactor = compaction_->compactor();
+  const int64_t accepted = compaction->swaps_accepted();
+  const int64_t refused = compaction->swaps_refused();
+  compactor->Settle(compaction, retries);
+  branch->totals.swaps_accepted += compaction->swaps_accepted() - accepted;
+  branch->totals.swaps_refused += compaction->swaps_refused() - refused;
+  for (const SettledJob& job : compactor->TakeSettled()) {
+    branch->totals.seconds += job.plan_seconds + job.build_seconds + job.validate_seconds;
+    if (job.outcome != SwapOutcome::kAccepted && job.outcome != SwapOutcome::kRefused) continue;
+    branch->totals.hit_ratio += job.quality.hit_ratio;
+    ++branch->validated;
+  }
+}
+
+absl::Status ModelDriver::Settle() {
+  for (Branch& branch : branches_) {
+    branch.totals.hit_ratio = 0.0;
+    Turn(&branch, kSettleRetries);
+    Release(&branch.settled);
+    ASSIGN_OR_RETURN(branch.settled, Copy(branch.live, branch.compression));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ModelDriver::Rewind() {
-  const auto settled = static_cast<int64_t>(context_.size());
-  const bool stepped = std::any_of(branches_.begin(), branches_.end(), [&](const auto& branch) {
-    return branch->committed_tokens != settled;
-  });
-  if (!stepped) return absl::OkStatus();
-  const size_t count = branches_.size();
-  ReleaseBranches();
-  for (size_t i = 0; i < count; ++i) RETURN_IF_ERROR(ForkContext());
+  for (Branch& branch : branches_) {
+    if (branch.live.kv->committed_tokens == branch.settled.kv->committed_tokens) continue;
+    Release(&branch.live);
+    ASSIGN_OR_RETURN(branch.live, Copy(branch.settled, branch.compression));
+  }
   return absl::OkStatus();
 }
 
@@ -170,15 +238,25 @@ absl::Status ModelDriver::Step(std::span<const TokenId> tokens, float* logits) {
   CHECK_EQ(tokens.size(), branches_.size());
   ClearBatch();
   for (size_t i = 0; i < tokens.size(); ++i) {
-    RETURN_IF_ERROR(Append(branches_[i].get(), tokens.subspan(i, 1)));
+    RETURN_IF_ERROR(Append(branches_[i].live, tokens.subspan(i, 1)));
     batch_.logit_rows.push_back({.row = static_cast<int32_t>(i)});
   }
-  return Run(logits);
+  RETURN_IF_ERROR(Run(logits));
+  for (Branch& branch : branches_) {
+    if (branch.live.kv->committed_tokens % kSwapEvery == 0) Turn(&branch, /*retries=*/0);
+  }
+  return absl::OkStatus();
 }
 
-BranchState ModelDriver::State(int32_t branch) const {
-  const KvHolding held = cache_->Held(*branches_[branch]);
-  return {.bytes = held.bytes, .bytes_16bit = held.bytes_16bit};
+BranchState ModelDriver::State(int32_t index) const {
+  const Branch& branch = branches_[index];
+  const KvHolding held = cache_->Held(*branch.live.kv);
+  BranchState state = branch.totals;
+  state.bytes = held.bytes;
+  state.bytes_16bit = held.bytes_16bit;
+  state.hit_ratio =
+      branch.validated == 0 ? 1.0 : branch.totals.hit_ratio / static_cast<double>(branch.validated);
+  return state;
 }
 
 }  // namespace condense

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/compaction_line.h"
 #include "engine/model.h"
 #include "tools/eval/eval_driver.h"
 
@@ -23,7 +24,7 @@ struct ModelDriverOptions {
 };
 
 // Drives the model directly, without the engine's thread, so that all branches step in one batch.
-// Compaction is not built: a branch whose compression is active() is refused with UNIMPLEMENTED.
+// Turns wait for the worker: results do not depend on how fast it is.
 class ModelDriver : public EvalDriver {
  public:
   // INVALID_ARGUMENT if a branch would be longer than what the model was trained for or there are
@@ -48,22 +49,39 @@ class ModelDriver : public EvalDriver {
  private:
   explicit ModelDriver(const ModelDriverOptions& options) : options_(options) {}
 
+  // A sequence and its compaction, null where nothing is compacted. The compaction goes first.
+  struct Cached {
+    std::unique_ptr<KvSequence> kv;
+    std::unique_ptr<SequenceCompaction> compaction;
+  };
+  struct Branch {
+    Compression compression;
+    Cached live;
+    Cached settled;      // what Rewind goes back to
+    BranchState totals;  // of compactions that are gone; hit_ratio is a sum over `validated`
+    int64_t validated = 0;
+  };
+
   absl::Status Load();
-  // Another branch that holds the context. Computes it again: a copy of the cache would be enough.
-  absl::Status ForkContext();
+  void Release(Cached* cached);
+  void ReleaseBranches();
+  // A copy with what the original remembers of queries. `from` has no job out.
+  absl::StatusOr<Cached> Copy(const Cached& from, const Compression& compression);
+  // Adds `tokens` after what `cached` holds to batch_.
+  absl::Status Append(const Cached& cached, std::span<const TokenId> tokens);
+  void ClearBatch();
   // Runs what batch_ holds, whose logits for `rows` of it go to `logits`.
   absl::Status Run(float* logits);
-  // Adds `tokens` after what `branch` holds to batch_.
-  absl::Status Append(KvSequence* branch, std::span<const TokenId> tokens);
-  void ClearBatch();
-  void ReleaseBranches();
+  void Turn(Branch* branch, int retries);
 
   const ModelDriverOptions options_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;
-  std::vector<TokenId> context_;
-  std::vector<std::unique_ptr<KvSequence>> branches_;
+  std::unique_ptr<CompactionLine> compaction_;
+  Cached context_;
+  std::vector<Branch> branches_;
   Batch batch_;
 };
 
