@@ -403,6 +403,7 @@ def condensed(*flags):
     (["--model=x", "--policy=best"], "--policy is \"best\""),
     (["--model=x", "--ratio=17"], "--ratio is 17; must be in [1, 16]"),
     (["--model=x", "--preset=off", "--ratio=4"], "--ratio is 4"),
+    (["--model=x", "--compaction=false"], "--preset is \"balanced\""),
     (["--model=x", "--soft_limit=0.2"], "soft_limit is 0.2; must be in 0.4..1"),
     (["--model=x", "--staging_memory=3GB"], "staging_memory"),
     (["--model=x", "argument"], "argument"),
