@@ -40,7 +40,7 @@ def channel(server):
 
 
 def long_request(**fields):
-    request = inference_pb2.GenerateRequest(text="Once upon a time", **fields)
+    request = inference_pb2.GenerateRequest(**{"text": "Once upon a time", **fields})
     request.stopping.max_tokens = 400
     request.stopping.ignore_eos = True
     request.sampling.temperature = 0
@@ -272,6 +272,42 @@ def test_compression_is_changed_and_told():
         assert server.stop() == 0
 
 
+@needs_demo_model
+def test_a_long_request_is_compacted_unless_it_or_the_operator_says_no():
+    def ask(preset=None):
+        request = long_request(text="The harbour town wakes before the sun does. " * 70)
+        request.stopping.max_tokens = 80
+        if preset:
+            request.compression.preset = preset
+        return stub.Generate(request, timeout=300).receipt
+
+    with ServerProcess(MODEL, "--kv_memory=256MiB") as server, server.channel() as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        # The worker gives way to the decoding, so how much it manages depends on the machine.
+        for _ in range(10):
+            receipt = ask()
+            if receipt.swaps_accepted > 0:
+                break
+        assert receipt.swaps_accepted > 0
+        assert receipt.preset == "balanced" and receipt.mode == "compacting"
+        assert receipt.bytes_held < receipt.bytes_16bit
+        assert receipt.ratio == pytest.approx(receipt.bytes_16bit / receipt.bytes_held)
+        assert 0 < receipt.min_hit_ratio <= 1 and receipt.max_output_error > 0
+
+        admin = admin_pb2_grpc.AdminStub(channel)
+        state = admin.GetCompression(admin_pb2.GetCompressionRequest(), timeout=10).state
+        assert state.swaps.accepted >= receipt.swaps_accepted
+        assert [value for name, value in server.metrics().items() if 'outcome="accepted"' in name][0] > 0
+
+        uncompressed = ask("off")
+        admin.SetCompression(admin_pb2.SetCompressionRequest(paused=True), timeout=10)
+        paused = ask()
+        for receipt in (uncompressed, paused):
+            assert (receipt.ratio, receipt.swaps_accepted, receipt.min_hit_ratio) == (1.0, 0, 1.0)
+        assert (uncompressed.preset, paused.preset, paused.mode) == ("off", "balanced", "holding")
+        assert server.stop() == 0
+
+
 def test_two_clients_at_once(server):
     def client(texts, index):
         with server.channel() as channel:
@@ -403,6 +439,7 @@ def condensed(*flags):
     (["--model=x", "--policy=best"], "--policy is \"best\""),
     (["--model=x", "--ratio=17"], "--ratio is 17; must be in [1, 16]"),
     (["--model=x", "--preset=off", "--ratio=4"], "--ratio is 4"),
+    (["--model=x", "--compaction=false"], "--preset is \"balanced\""),
     (["--model=x", "--soft_limit=0.2"], "soft_limit is 0.2; must be in 0.4..1"),
     (["--model=x", "--staging_memory=3GB"], "staging_memory"),
     (["--model=x", "argument"], "argument"),

@@ -16,6 +16,11 @@ using ::testing::HasSubstr;
 
 class CompressionCallsTest : public ServerTest {
  protected:
+  void StartCompacting(EngineConfig config = {}) {
+    config.compaction.enabled = true;
+    Start(config);
+  }
+
   grpc::Status Set(const v1::SetCompressionRequest& request) {
     grpc::ClientContext context;
     v1::SetCompressionResponse response;
@@ -57,7 +62,7 @@ TEST_F(CompressionCallsTest, AnEngineOfItsOwnIsUncompressed) {
 }
 
 TEST_F(CompressionCallsTest, WhatIsSetIsWhatIsToldUntilTheNextChange) {
-  Start();
+  StartCompacting();
   v1::SetCompressionRequest request;
   request.mutable_compression()->set_preset("light");
   ASSERT_TRUE(Set(request).ok());
@@ -89,7 +94,7 @@ TEST_F(CompressionCallsTest, WhatIsSetIsWhatIsToldUntilTheNextChange) {
 TEST_F(CompressionCallsTest, APauseLeavesTheRestAsItIs) {
   EngineConfig config;
   config.compression = MakeCompression("lossless").value();
-  Start(config);
+  StartCompacting(config);
   EXPECT_EQ(Get().mode(), "compacting");
   v1::SetCompressionRequest request;
   request.set_paused(true);
@@ -145,6 +150,36 @@ TEST_F(CompressionCallsTest, ARequestWithABadCompressionIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("compression.preset is \"tiny\""));
   request.mutable_compression()->set_preset("off");
   EXPECT_TRUE(Stream(request).status.ok());
+}
+
+TEST_F(CompressionCallsTest, AnEngineWithoutCompactionRefusesIt) {
+  Start();
+  v1::SetCompressionRequest change;
+  change.mutable_compression()->set_preset("light");
+  EXPECT_EQ(Set(change).error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_EQ(Get().preset(), "off");
+  v1::GenerateRequest request = ShortRequest(3);
+  request.mutable_compression()->set_preset("light");
+  const grpc::Status status = Stream(request).status;
+  EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("compression.preset is \"light\""));
+}
+
+TEST_F(CompressionCallsTest, ACompactedRequestEndsWithItsOwnReceipt) {
+  StartCompacting();
+  v1::GenerateRequest request = ShortRequest(3);
+  request.mutable_compression()->set_preset("light");
+  v1::GenerateResponse response;
+  ASSERT_TRUE(Generate(request, &response).ok());
+  EXPECT_EQ(response.receipt().preset(), "light");
+  EXPECT_EQ(response.receipt().policy(), "none");
+  EXPECT_EQ(response.receipt().mode(), "uncompressed");  // of requests that do not ask
+  v1::ScoreRequest score;
+  score.set_text("hello world");
+  grpc::ClientContext context;
+  v1::ScoreResponse scored;
+  ASSERT_TRUE(inference_->Score(&context, score, &scored).ok());
+  EXPECT_EQ(scored.receipt().preset(), "off");
 }
 
 TEST_F(CompressionCallsTest, TheEngineChecksForItself) {

@@ -56,8 +56,8 @@ TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
     documented.insert(row[0].substr(2));
   }
   const std::set<std::string> others = {
-      "preset",  "policy",     "ratio",      "swap_every",   "cluster_window", "staging_memory",
-      "mark_at", "soft_limit", "hard_limit", "grace_tokens", "drop_share"};
+      "preset",         "policy",  "ratio",      "compaction", "swap_every",   "cluster_window",
+      "staging_memory", "mark_at", "soft_limit", "hard_limit", "grace_tokens", "drop_share"};
   int flags = 0;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (!absl::StartsWith(name, "pool_") && others.count(std::string(name)) == 0) continue;
