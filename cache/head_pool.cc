@@ -29,8 +29,7 @@ absl::Status HeadPoolOptions::Validate() const {
 }
 
 HeadPool::HeadPool(const HeadPoolOptions& options, int64_t estimate_bytes)
-    : grow_at_(options.grow_at),
-      cap_bytes_(options.cap_bytes > 0 ? options.cap_bytes : INT64_MAX) {
+    : grow_at_(options.grow_at), cap_bytes_(options.cap_bytes > 0 ? options.cap_bytes : INT64_MAX) {
   const double start = options.preallocate * static_cast<double>(estimate_bytes);
   capacity_bytes_ = std::min(cap_bytes_, std::max<int64_t>(1, static_cast<int64_t>(start)));
   step_bytes_ = std::max<int64_t>(

@@ -11,9 +11,9 @@
 namespace condense {
 
 struct HeadPoolOptions {
-  double preallocate = 0.60;           // of the estimated maximum: the capacity at the start
-  double grow_at = 0.80;               // filled so far, the capacity grows ...
-  double grow_by = 0.20;               // ... by this share of the capacity at the start
+  double preallocate = 0.60;             // of the estimated maximum: the capacity at the start
+  double grow_at = 0.80;                 // filled so far, the capacity grows ...
+  double grow_by = 0.20;                 // ... by this share of the capacity at the start
   int64_t cap_bytes = int64_t{2} << 30;  // never beyond; 0: no cap but the arena
 
   // INVALID_ARGUMENT naming the field, its value and its limits.

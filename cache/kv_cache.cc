@@ -30,12 +30,12 @@ absl::Status CheckOptions(const KvLayout& layout, const KvCacheOptions& options)
   }
   RETURN_IF_ERROR(options.pool.Validate());
   if (options.staging_bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "KV cache: staging_bytes is %d, must be 0 or more", options.staging_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("KV cache: staging_bytes is %d, must be 0 or more", options.staging_bytes));
   }
   const int64_t round = layout.num_units() * KvBlockBytes(KvFormat::kK16V16, layout.block);
-  const int64_t least = RoundUp(round, layout.slab_bytes()) +
-                        RoundUp(options.staging_bytes, layout.slab_bytes());
+  const int64_t least =
+      RoundUp(round, layout.slab_bytes()) + RoundUp(options.staging_bytes, layout.slab_bytes());
   if (options.arena_bytes < least) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "KV cache: arena_bytes is %d, this model needs at least %d: one block for each of %d "
@@ -158,8 +158,8 @@ void KvCache::Commit(KvSequence* sequence, int32_t tokens) {
       ReturnFront(unit, &table, droppable / blocks_per_part * blocks_per_part);
     }
   }
-  whole_blocks_ += WholeBlocks(sequence->committed_tokens + tokens) -
-                   WholeBlocks(sequence->committed_tokens);
+  whole_blocks_ +=
+      WholeBlocks(sequence->committed_tokens + tokens) - WholeBlocks(sequence->committed_tokens);
   sequence->committed_tokens += tokens;
   logical_tokens_ += tokens;
 }
@@ -351,8 +351,7 @@ KvHolding KvCache::Held(const KvSequence& sequence) const {
     const bool windowed = layout_.window(unit / layout_.num_kv_heads) > 0;
     held.entries += table.committed_entries();
     held.bytes += bytes;
-    held.bytes_16bit +=
-        windowed ? bytes : whole_blocks * block_bytes_16bit_;
+    held.bytes_16bit += windowed ? bytes : whole_blocks * block_bytes_16bit_;
   }
   return held;
 }

@@ -105,9 +105,9 @@ class KvCache {
   std::optional<KvStage> TryStage(KvSequence* sequence, int32_t unit, int32_t first_block,
                                   int32_t num_blocks, KvFormat format, KvBlockFlags flags,
                                   int32_t num_staged);
-  // The back is good: `back`, staged blocks with counts, in order, takes the place of the range; the
-  // range and unused staged blocks are freed. False if the sequence was released meanwhile: all is
-  // freed.
+  // The back is good: `back`, staged blocks with counts, in order, takes the place of the range;
+  // the range and unused staged blocks are freed. False if the sequence was released meanwhile: all
+  // is freed.
   bool Swap(KvTicket ticket, std::span<const KvBlockRef> back);
   // The back is not wanted: the front stays as it is.
   void Unstage(KvTicket ticket);
@@ -146,7 +146,7 @@ class KvCache {
     int32_t unit = 0;
     int32_t first_block = 0;
     int32_t num_blocks = 0;
-    std::vector<KvBlockRef> back;    // all that were staged
+    std::vector<KvBlockRef> back;     // all that were staged
     std::vector<KvBlockRef> orphans;  // the released sequence's blocks of this unit
   };
 
@@ -174,7 +174,7 @@ class KvCache {
   const int32_t step_tokens_;
   const int64_t block_bytes_16bit_;
   Arena arena_;
-  const int64_t staging_slabs_;  // the reserve
+  const int64_t staging_slabs_;                          // the reserve
   std::vector<std::unique_ptr<BlockPool>> block_pools_;  // by block size; the first is for 16 bits
   std::vector<HeadPool> pools_;                          // [L * G]
   absl::flat_hash_map<KvTicket, Stage> stages_;

@@ -75,9 +75,9 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> given_backend) {
   RETURN_IF_ERROR(MakeCache());
   FillInfo(*file);
   if (!compacts()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(compaction, CompactionLine::Make(backend.get(), model.get(), cache.get(),
-                                                    *tokenizer, config.compaction,
-                                                    config.step_tokens, info.max_context));
+  ASSIGN_OR_RETURN(compaction,
+                   CompactionLine::Make(backend.get(), model.get(), cache.get(), *tokenizer,
+                                        config.compaction, config.step_tokens, info.max_context));
   return absl::OkStatus();
 }
 
@@ -136,16 +136,16 @@ void Engine::Impl::Start(Metrics* metrics_in) {
     metrics->SetKvConfig(config.block_tokens, info.kv_memory_bytes);
   }
   loop = std::make_unique<EngineLoop>(
-      config, EngineLoop::Parts{.backend = backend.get(),
-                                .model = model.get(),
-                                .cache = cache.get(),
-                                .tokenizer = tokenizer.get(),
-                                .queue = &queue,
-                                .metrics = metrics,
-                                .compression = &compression,
-                                .compactor =
-                                    compaction == nullptr ? nullptr : compaction->compactor(),
-                                .max_request_tokens = info.max_request_tokens});
+      config,
+      EngineLoop::Parts{.backend = backend.get(),
+                        .model = model.get(),
+                        .cache = cache.get(),
+                        .tokenizer = tokenizer.get(),
+                        .queue = &queue,
+                        .metrics = metrics,
+                        .compression = &compression,
+                        .compactor = compaction == nullptr ? nullptr : compaction->compactor(),
+                        .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
 }
 

@@ -332,7 +332,8 @@ void EngineLoop::Compact(const StepPlan& plan) {
   if (parts_.compactor == nullptr) return;
   const absl::Time begin = absl::Now();
   const KvCacheStats stats = parts_.cache->Stats();
-  const double fill = static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
+  const double fill =
+      static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   const bool urgent = plan.deferred > 0 || fill > config_.compaction.hard_limit;
   parts_.compactor->set_paused(parts_.compression != nullptr && parts_.compression->paused());
   for (Sequence* sequence : scheduler_.All()) {

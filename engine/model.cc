@@ -40,8 +40,8 @@ absl::Status Model::AllocateBuffers(int32_t step_tokens) {
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     bool known = false;
     for (const LayerRope& rope : ropes_) {
-      known |= rope.theta == config_.theta(layer) &&
-               rope.linear_factor == config_.linear_factor(layer);
+      known |=
+          rope.theta == config_.theta(layer) && rope.linear_factor == config_.linear_factor(layer);
     }
     if (known) continue;
     LayerRope rope{.theta = config_.theta(layer), .linear_factor = config_.linear_factor(layer)};

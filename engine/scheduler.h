@@ -92,8 +92,8 @@ class Scheduler {
   absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
   int32_t decode_reserve_;
   absl::flat_hash_set<const Sequence*> deferred_;  // running, and waiting for room
-  const Sequence* alone_ = nullptr;  // the last one preempted while nothing else ran,
-  int64_t alone_known_ = 0;          // and what it knew then
+  const Sequence* alone_ = nullptr;                // the last one preempted while nothing else ran,
+  int64_t alone_known_ = 0;                        // and what it knew then
 };
 
 }  // namespace condense

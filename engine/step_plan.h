@@ -16,11 +16,11 @@ struct StepPlan {
     int32_t num_tokens = 0;  // from `computed` on; room in the cache is reserved
   };
   std::vector<Item> items;
-  int32_t num_tokens = 0;          // sum over items
-  std::vector<Sequence*> started;  // admitted for the first time
-  Sequence* unfit = nullptr;       // fits not even alone into the cache: to be ended
-  int32_t preempted = 0;           // sequences set back while planning
-  int32_t deferred = 0;            // running ones that wait for memory which compaction will free
+  int32_t num_tokens = 0;           // sum over items
+  std::vector<Sequence*> started;   // admitted for the first time
+  Sequence* unfit = nullptr;        // fits not even alone into the cache: to be ended
+  int32_t preempted = 0;            // sequences set back while planning
+  int32_t deferred = 0;             // running ones that wait for memory which compaction will free
   int32_t preemptions_avoided = 0;  // had been deferred and now got their room
 };
 

@@ -298,8 +298,8 @@ TEST_F(CompactorTest, PausedPostsNothingButTakesWhatIsBack) {
 TEST_F(CompactorTest, ASmallReserveMakesSmallerJobsAndNoneIsCounted) {
   Make({}, 1);
   Start(Balanced(), 4000);
-  const int64_t most = cache_->StageableBlocks(
-      KvFormat::kK4V4, kKvBias | kKvPosition | kKvCount | kKvCentred);
+  const int64_t most =
+      cache_->StageableBlocks(KvFormat::kK4V4, kKvBias | kKvPosition | kKvCount | kKvCentred);
   Turn();
   EXPECT_EQ(compactor_->TakeNoReserve(), 1);
   const std::vector<CompactionJob> jobs = Work(0.5);

@@ -74,8 +74,8 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
   }
   bool CanTake(int64_t blocks) const {
     blocks *= layout_.num_units();
-    const int64_t slabs = std::count_if(slab_used_.begin(), slab_used_.end(),
-                                        [](int64_t used) { return used > 0; });
+    const int64_t slabs =
+        std::count_if(slab_used_.begin(), slab_used_.end(), [](int64_t used) { return used > 0; });
     int64_t spare = slabs * blocks_per_slab_;
     for (const int64_t used : slab_used_) spare -= used;
     const int64_t more = std::max<int64_t>(0, blocks - spare);
