@@ -18,7 +18,8 @@ namespace condense {
 class Arena {
  public:
   // REQUIRES: the buffer holds at least one slab.
-  Arena(Buffer buffer, int64_t slab_bytes);
+  // The backend is the buffer's.
+  Arena(Backend* backend, Buffer buffer, int64_t slab_bytes);
 
   // A slab that nobody holds, its contents unspecified; nothing when all are out. A slab that was
   // returned is handed out again before one that was never used, so that pages never needed are
@@ -26,6 +27,9 @@ class Arena {
   [[nodiscard]] std::optional<int64_t> TryTake();
   // REQUIRES: `slab` came from TryTake and was not returned since.
   void Return(int64_t slab);
+  // Lets the machine have the pages of up to `at_most` returned slabs, those first that were
+  // returned first; `keep` of the latest stay warm.
+  void Discard(int64_t keep, int64_t at_most);
 
   std::byte* data() const { return buffer_.data(); }
   int64_t slab_bytes() const { return slab_bytes_; }
@@ -37,11 +41,13 @@ class Arena {
  private:
   int64_t num_returned() const { return static_cast<int64_t>(returned_.size()); }
 
+  Backend* const backend_;
   const int64_t slab_bytes_;
   const int64_t num_slabs_;
   Buffer buffer_;
   int64_t num_fresh_used_ = 0;     // slabs below this index were handed out at least once
   std::vector<int64_t> returned_;  // the newest last
+  int64_t num_discarded_ = 0;      // of the oldest of them
 };
 
 }  // namespace condense

@@ -47,6 +47,17 @@ bool CompactionMailbox::WaitForResult(absl::Duration timeout) {
   return !results_.empty();
 }
 
+bool CompactionMailbox::TryRecall(KvTicket ticket) {
+  MutexLock lock(&mutex_);
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&](const CompactionJob& job) { return job.ticket == ticket; });
+  if (found == jobs_.end()) return false;
+  jobs_.erase(found);
+  --jobs_out_;
+  changed_.SignalAll();
+  return true;
+}
+
 int32_t CompactionMailbox::jobs_out() const {
   MutexLock lock(&mutex_);
   return jobs_out_;

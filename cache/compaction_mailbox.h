@@ -26,6 +26,8 @@ class CompactionMailbox {
   std::optional<CompactionResult> TryCollect();
   // Waits until a result is there, no job is out, or `timeout` has passed. True: a result is there.
   bool WaitForResult(absl::Duration timeout);
+  // Takes back a job that the worker has not taken yet. False if it has.
+  bool TryRecall(KvTicket ticket);
   int32_t jobs_out() const;
   // Take() ends; jobs that were not taken come back as results kFailed (CANCELLED), so that each
   // posted job still yields exactly one result.

@@ -165,7 +165,9 @@ class JobRun {
   absl::Status Observe() {
     EntryStats stats;
     stats.AppendMany(CountEntries(front_));
-    RETURN_IF_ERROR(ObserveQueries(front_, job_.evidence, &ops_, &stats));
+    if (job_.policy->needs_evidence()) {
+      RETURN_IF_ERROR(ObserveQueries(front_, job_.evidence, &ops_, &stats));
+    }
     const int32_t first = CountEntries(std::span(front_).first(job_.first_block));
     evidence_ = stats.Freeze(first, result_->entries_before);
     if (job_.marked.empty()) return absl::OkStatus();

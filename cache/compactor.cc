@@ -88,7 +88,15 @@ void Compactor::Forget(SequenceCompaction* sequence) {
     Record(result, /*dropped=*/true);
     --num_waiting_results_;
   }
-  absl::erase_if(out_, [&](const auto& entry) { return entry.second == sequence; });
+  absl::erase_if(out_, [&](const auto& entry) {
+    if (entry.second != sequence) return false;
+    // What the worker has begun comes back later and is dropped then.
+    if (mailbox_->TryRecall(entry.first)) {
+      cache_->Unstage(entry.first);
+      settled_.push_back({.dropped = true});
+    }
+    return true;
+  });
 }
 
 void Compactor::Collect() {

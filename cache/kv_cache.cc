@@ -16,6 +16,11 @@ namespace {
 // Positions are int32_t.
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
+// Of returned memory: what stays warm, and what is given back in one step at most. A step must not
+// wait for the kernel, and prompts come in waves.
+constexpr int64_t kWarmBytes = 16 << 20;
+constexpr int64_t kTrimBytes = 1 << 20;
+
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 absl::Status CheckOptions(const KvLayout& layout, const KvCacheOptions& options) {
@@ -63,7 +68,7 @@ KvCache::KvCache(Backend* backend, KvLayout layout, const KvCacheOptions& option
       layout_(std::move(layout)),
       step_tokens_(options.step_tokens),
       block_bytes_16bit_(KvBlockBytes(KvFormat::kK16V16, layout_.block)),
-      arena_(std::move(buffer), layout_.slab_bytes()),
+      arena_(backend, std::move(buffer), layout_.slab_bytes()),
       staging_slabs_(RoundUp(options.staging_bytes, layout_.slab_bytes()) / layout_.slab_bytes()),
       pools_(layout_.num_units(),
              HeadPool(options.pool, arena_.size_bytes() / layout_.num_units())) {
@@ -339,6 +344,11 @@ int64_t KvCache::LongestSequence() const {
     (FitsInto(tokens, 0, /*empty_cache=*/true) ? fits : too_long) = tokens;
   }
   return fits;
+}
+
+void KvCache::Trim(bool idle) {
+  arena_.Discard(kWarmBytes / layout_.slab_bytes(),
+                 idle ? arena_.num_slabs() : kTrimBytes / layout_.slab_bytes());
 }
 
 KvHolding KvCache::Held(const KvSequence& sequence) const {

@@ -128,6 +128,10 @@ class KvCache {
   // step_tokens. At most 2^31 - 1, which only a cache of nothing but sliding-window layers reaches.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
+  // Gives pages that nobody uses back to the machine: a little at each step, all but a warm rest
+  // when the engine is idle.
+  void Trim(bool idle);
+
   KvHolding Held(const KvSequence& sequence) const;
   int64_t BlockBytes(const KvBlockRef& block) const {
     return KvBlockBytes(block.format, layout_.block, block.flags);

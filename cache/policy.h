@@ -70,6 +70,8 @@ class Policy {
 
   virtual std::string_view name() const = 0;
   virtual bool needs_keys() const { return false; }
+  // Whether a plan depends on what drew attention.
+  virtual bool needs_evidence() const { return true; }
   // A plan that ValidatePlan accepts, whatever the evidence and the keys hold. It reaches the
   // target or names a shortfall.
   MergePlan Plan(const UnitView& view, const PolicyParams& params) const;

@@ -99,6 +99,7 @@ void EngineLoop::Run() {
     if (parts_.compactor != nullptr && parts_.compactor->relief_coming()) {
       AwaitJobs();
     } else {
+      parts_.cache->Trim(/*idle=*/true);
       parts_.queue->WaitForWork();
     }
   }
@@ -186,6 +187,7 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   Advance(plan, computed);
   Publish(plan, computed);
   Compact(plan);
+  parts_.cache->Trim(/*idle=*/false);
   if (parts_.metrics == nullptr) return true;
   Metrics& metrics = *parts_.metrics;
   const auto observe = [&](StepPhase phase, absl::Duration duration) {

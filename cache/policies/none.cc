@@ -8,6 +8,7 @@ namespace {
 class NonePolicy : public Policy {
  public:
   std::string_view name() const override { return "none"; }
+  bool needs_evidence() const override { return false; }
 
  private:
   MergePlan Merge(const Task& task) const override {

@@ -16,7 +16,7 @@ constexpr int64_t kSlabBytes = 4096;
 class ArenaTest : public testing::Test {
  protected:
   Arena MakeArena(int64_t size_bytes) {
-    return Arena(backend_.Allocate(size_bytes).value(), kSlabBytes);
+    return Arena(&backend_, backend_.Allocate(size_bytes).value(), kSlabBytes);
   }
 
   ReferenceBackend backend_;
@@ -68,6 +68,31 @@ TEST_F(ArenaTest, CountsWholeSlabsOnly) {
   EXPECT_EQ(arena.num_slabs(), 2);
   EXPECT_EQ(arena.free_slabs(), 2);
   EXPECT_EQ(arena.size_bytes(), 2 * kSlabBytes);
+}
+
+TEST_F(ArenaTest, DiscardsWhatWasReturnedFirstAndOnce) {
+  Arena arena = MakeArena(4 * kSlabBytes);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(arena.TryTake(), i * kSlabBytes);
+  std::fill_n(arena.data(), 4 * kSlabBytes, std::byte{1});
+  for (const int64_t slab : {2, 0, 3}) arena.Return(slab * kSlabBytes);
+  const auto discarded = [&](int64_t slab) {
+    return arena.data()[slab * kSlabBytes] != std::byte{1};  // the reference backend poisons
+  };
+  arena.Discard(/*keep=*/1, /*at_most=*/1);
+  EXPECT_TRUE(discarded(2));
+  EXPECT_FALSE(discarded(0));
+  arena.Discard(/*keep=*/1, /*at_most=*/5);
+  EXPECT_TRUE(discarded(0));
+  EXPECT_FALSE(discarded(3));
+  EXPECT_FALSE(discarded(1));
+  std::fill_n(arena.data(), 4 * kSlabBytes, std::byte{1});
+  arena.Discard(/*keep=*/1, /*at_most=*/5);
+  EXPECT_FALSE(discarded(2) || discarded(0));
+  EXPECT_EQ(arena.TryTake(), 3 * kSlabBytes);
+  EXPECT_EQ(arena.TryTake(), 0);
+  arena.Return(0);
+  arena.Discard(/*keep=*/0, /*at_most=*/5);
+  EXPECT_TRUE(discarded(0));
 }
 
 using ArenaDeathTest = ArenaTest;

@@ -23,7 +23,7 @@ class BlockPoolTest : public testing::Test {
   static int64_t SlabOf(int64_t block) { return block / kSlabBytes; }
 
   ReferenceBackend backend_;
-  Arena arena_{backend_.Allocate(8 * kSlabBytes).value(), kSlabBytes};
+  Arena arena_{&backend_, backend_.Allocate(8 * kSlabBytes).value(), kSlabBytes};
   BlockPool pool_{&arena_, kBlockBytes};
 };
 
@@ -115,7 +115,8 @@ TEST_F(BlockPoolTest, CarvesAsManyBlocksAsASlabHolds) {
 }
 
 TEST_F(BlockPoolTest, CarvesTwoHundredAndFiftySixBlocksAtMost) {
-  Arena arena(backend_.Allocate(2 * 32768).value(), 32768);  // 512 blocks of 64 bytes in a slab
+  Arena arena(&backend_, backend_.Allocate(2 * 32768).value(),
+              32768);  // 512 blocks of 64 bytes in a slab
   BlockPool pool(&arena, 64);
   std::set<int64_t> offsets;
   for (const int64_t block : AllocateMany(&pool, 512)) EXPECT_TRUE(offsets.insert(block).second);

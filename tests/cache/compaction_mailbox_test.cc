@@ -234,5 +234,20 @@ TEST(CompactionMailboxTest, RandomOperationsMatchTheModel) {
   }
 }
 
+TEST(CompactionMailboxTest, AJobThatNobodyTookCanBeRecalled) {
+  CompactionMailbox mailbox(2);
+  ASSERT_TRUE(mailbox.TryPost({.ticket = 1}));
+  ASSERT_TRUE(mailbox.TryPost({.ticket = 2}));
+  EXPECT_EQ(mailbox.Take()->ticket, 1);
+  EXPECT_FALSE(mailbox.TryRecall(1));
+  EXPECT_TRUE(mailbox.TryRecall(2));
+  EXPECT_FALSE(mailbox.TryRecall(2));
+  EXPECT_EQ(mailbox.jobs_out(), 1);
+  EXPECT_EQ(mailbox.free_places(), 1);
+  mailbox.Return({.ticket = 1});
+  EXPECT_EQ(mailbox.TryCollect()->ticket, 1);
+  EXPECT_EQ(mailbox.jobs_out(), 0);
+}
+
 }  // namespace
 }  // namespace condense
