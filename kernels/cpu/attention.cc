@@ -47,7 +47,7 @@ void StoreMaximum(float* to, float value) {
 }  // namespace
 
 AttentionRunner::AttentionRunner(const VectorKernels* kernels, ThreadPool* pool)
-    : kernels_(kernels), pool_(pool), workers_(pool->num_threads()) {}
+    : kernels_(kernels), pool_(pool), mean_(kernels), workers_(pool->num_threads()) {}
 
 int AttentionRunner::Rows(const AttentionArgs& args, const Tile& tile) const {
   return tile.num_tokens * Group(args);
@@ -65,16 +65,23 @@ void AttentionRunner::Run(const AttentionArgs& args) {
   CHECK_LE(args.shape.block_tokens, kMaxBlockTokens);
   Plan(args);
   split_partials_ = partials_.Reserve(partials_size_);
-  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.centred; })) {
-    run_angles_ = angles_.Reserve(int64_t{args.shape.head_dim} * args.shape.block_tokens);
-    FillRunAngles(args.positions, args.shape, run_angles_);
-  }
+  FillMeanTables(args);
   pool_->Run(static_cast<int>(items_.size()),
              [&](int item, int worker) { RunItem(args, items_[item], &workers_[worker]); });
   pool_->Run(static_cast<int>(split_tiles_.size()), [&](int index, int worker) {
     const Tile& tile = tiles_[split_tiles_[index]];
     FinishTile(args, tile, split_partials_ + tile.partial, &workers_[worker]);
   });
+}
+
+void AttentionRunner::FillMeanTables(const AttentionArgs& args) {
+  bool centred = false;
+  bool gaps = false;
+  for (const Unit& unit : units_) {
+    centred = centred || unit.centred;
+    gaps = gaps || unit.centred_gaps;
+  }
+  if (centred) mean_.Fill(args.key_mean, args.num_kv_heads, args.positions, args.shape, gaps);
 }
 
 void AttentionRunner::Evaluate(const KvEvaluateArgs& args) {
@@ -138,6 +145,7 @@ void AttentionRunner::PlanUnit(const AttentionArgs& args, int sequence, int kv_h
     unit.rotated_keys |= KvKeysRotated(block.format);
     unit.rotated_values |= KvValuesRotated(block.format);
     unit.centred |= (block.flags & kKvCentred) != 0;
+    unit.centred_gaps |= (block.flags & kKvCentred) != 0 && (block.flags & kKvPosition) != 0;
     for (; next_part < end; next_part += kAttentionPart) part_starts_.push_back({b, first_entry});
     first_entry = end;
   }
@@ -208,7 +216,7 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   TileQueries queries;
   queries.rows = Rows(args, tile);
   const int64_t size = int64_t{queries.rows} * head_dim;
-  float* plain = worker->queries.Reserve(4 * size);
+  float* plain = worker->queries.Reserve(2 * size);
   for (int t = 0; t < tile.num_tokens; ++t) {
     const int64_t row = unit.sequence->first_row + tile.first_token + t;
     const float* q = args.q + (row * args.num_heads + unit.kv_head * group) * head_dim;
@@ -223,10 +231,14 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
     queries.rotated = rotated;
   }
   if (unit.centred) {
-    FillMeanCoefficients(args.key_mean + int64_t{unit.kv_head} * head_dim, head_dim,
-                         args.positions.pairing, &queries, plain + 2 * size);
-    queries.run_angles = run_angles_;
-    queries.turned_coefficients = plain + 3 * size;
+    const MeanHead& head = mean_.head(unit.kv_head);
+    const int64_t row_floats = 2 * head.pair_stride;
+    float* coefficients = worker->mean.Reserve((2 * queries.rows + 1) * row_floats);
+    FillMeanCoefficients(head, head_dim, args.positions.pairing, plain, queries.rows, coefficients);
+    queries.mean = &head;
+    queries.angles = mean_.angles();
+    queries.mean_coefficients = coefficients;
+    queries.turned_coefficients = coefficients + queries.rows * row_floats;
   }
   return queries;
 }

@@ -108,4 +108,29 @@ CONDENSE_SIMD_TARGET inline void ToFloatRow(float* to, const Half* from, int n) 
   for (; i < n; ++i) to[i] = ToFloat(from[i]);
 }
 
+CONDENSE_SIMD_INLINE Vec LoadAs(const float* p) { return Load(p); }
+CONDENSE_SIMD_INLINE Vec LoadAs(const Half* p) { return LoadHalf(p); }
+inline float ToFloatAs(float x) { return x; }
+inline float ToFloatAs(Half x) { return ToFloat(x); }
+
+template <typename T>
+CONDENSE_SIMD_TARGET void Transpose(const T* from, int64_t from_stride, int rows, int cols,
+                                    float* to, int64_t to_stride) {
+  const int whole_rows = rows / kLanes * kLanes;
+  const int whole_cols = cols / kLanes * kLanes;
+  for (int c = 0; c < whole_cols; c += kLanes) {
+    for (int r = 0; r < whole_rows; r += kLanes) {
+      Vec tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) tile[i] = LoadAs(from + (r + i) * from_stride + c);
+      TransposeLanes(tile);
+      for (int i = 0; i < kLanes; ++i) Store(to + (c + i) * to_stride + r, tile[i]);
+    }
+  }
+  for (int c = 0; c < cols; ++c) {
+    for (int r = c < whole_cols ? whole_rows : 0; r < rows; ++r) {
+      to[c * to_stride + r] = ToFloatAs(from[r * from_stride + c]);
+    }
+  }
+}
+
 }  // namespace condense::cpu::CONDENSE_SIMD_NAMESPACE

@@ -1,6 +1,5 @@
 #include "kernels/cpu/kv_block_reader.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -9,52 +8,14 @@
 namespace condense::cpu {
 namespace {
 
-constexpr int kMaxBlockTokens = 64;
 constexpr float kLog2E = 1.44269504088896341f;
 
+// Reading begins soon; harmless wherever it points.
+void Prefetch(const std::byte* from, int64_t size_bytes) {
+  for (int64_t i = 0; i < size_bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 }  // namespace
-
-void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
-                          TileQueries* queries, float* coefficients) {
-  const int pairs = head_dim / 2;
-  const int step = pairing == RopePairing::kAdjacent ? 2 : 1;
-  const int apart = pairing == RopePairing::kAdjacent ? 1 : pairs;
-  queries->first_pair = pairs;
-  queries->end_pair = 0;
-  for (int i = 0; i < pairs; ++i) {
-    if (mean[i * step] == 0.0f && mean[i * step + apart] == 0.0f) continue;
-    queries->first_pair = std::min(queries->first_pair, i);
-    queries->end_pair = i + 1;
-  }
-  for (int r = 0; r < queries->rows; ++r) {
-    const float* q = queries->plain + int64_t{r} * head_dim;
-    float* cos = coefficients + int64_t{r} * head_dim;
-    float* sin = cos + pairs;
-    for (int i = 0; i < pairs; ++i) {
-      const float qa = q[i * step];
-      const float qb = q[i * step + apart];
-      const float ma = mean[i * step];
-      const float mb = mean[i * step + apart];
-      cos[i] = qa * ma + qb * mb;
-      sin[i] = qb * ma - qa * mb;
-    }
-  }
-  queries->mean_coefficients = coefficients;
-}
-
-void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles) {
-  const int64_t pairs = shape.head_dim / 2;
-  const int block_tokens = shape.block_tokens;
-  // A table that ends inside a block's length has no run that reaches further.
-  const int used = std::min(block_tokens, positions.num_positions);
-  std::fill_n(angles, 2 * pairs * block_tokens, 0.0f);
-  for (int e = 0; e < used; ++e) {
-    for (int64_t i = 0; i < pairs; ++i) {
-      angles[i * block_tokens + e] = positions.cos[e * pairs + i];
-      angles[(pairs + i) * block_tokens + e] = positions.sin[e * pairs + i];
-    }
-  }
-}
 
 const KvBlockPieces& KvBlockReader::PiecesOf(const KvBlockRef& block) {
   if (pieces_.bytes == 0 || block.format != format_ || block.flags != flags_) {
@@ -74,6 +35,7 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
   const KvBlockPieces& pieces = PiecesOf(block);
   const std::byte* data = DataOf(block);
   const int bits = KvKeyBits(block.format);
+  Prefetch(DataOf(next) + pieces.bias, pieces.counts - pieces.bias);
   if (bits == 16) {
     kernels_->query_key({.q = queries.plain,
                          .rows = queries.rows,
@@ -84,6 +46,8 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
                          .logits = logits,
                          .logit_stride = stride});
   } else {
+    // A guess where the formats differ.
+    Prefetch(DataOf(next) + pieces.key_scales, 2 * args_->shape.block_tokens);
     kernels_->query_codes({.q = queries.rotated,
                            .rows = queries.rows,
                            .head_dim = args_->shape.head_dim,
@@ -107,46 +71,52 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
 
 void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                                 int64_t stride) const {
-  if (queries.first_pair >= queries.end_pair) return;
+  const MeanHead& mean = *queries.mean;
+  if (mean.pairs.empty()) return;
   const std::byte* data = DataOf(block);
   uint32_t base;
   std::memcpy(&base, data + pieces_.base, sizeof(base));
-  if ((block.flags & kKvRun) != 0) return AddMeanRun(base, queries, logits, stride);
-  const uint16_t* distances = reinterpret_cast<const uint16_t*>(data + pieces_.distances);
-  int32_t positions[kMaxBlockTokens];
-  for (int e = 0; e < block.count; ++e) positions[e] = static_cast<int32_t>(base + distances[e]);
-  // What slots without an entry hold may be no position.
-  std::fill(positions + block.count, positions + args_->shape.block_tokens,
-            static_cast<int32_t>(base));
-  kernels_->add_mean_term({.coefficients = queries.mean_coefficients,
-                           .rows = queries.rows,
-                           .pairs = args_->shape.head_dim / 2,
-                           .first_pair = queries.first_pair,
-                           .end_pair = queries.end_pair,
-                           .cos = args_->positions.cos,
-                           .sin = args_->positions.sin,
-                           .positions = positions,
-                           .entries = block.count,
-                           .logits = logits,
-                           .logit_stride = stride});
+  DCHECK_LT(int64_t{base}, int64_t{args_->positions.num_positions});
+  const int64_t pairs = args_->shape.head_dim / 2;
+  const bool near = kernels_->add_mean_term(
+      {.coefficients = queries.mean_coefficients,
+       .rows = queries.rows,
+       .num_pairs = static_cast<int32_t>(mean.pairs.size()),
+       .pair_stride = mean.pair_stride,
+       .pairs = mean.pairs.data(),
+       .cos = args_->positions.cos + base * pairs,
+       .sin = args_->positions.sin + base * pairs,
+       .turned = queries.turned_coefficients,
+       .angles = queries.angles,
+       .distances = (block.flags & kKvRun) != 0
+                        ? nullptr
+                        : reinterpret_cast<const uint16_t*>(data + pieces_.distances),
+       .block_tokens = args_->shape.block_tokens,
+       .logits = logits,
+       .logit_stride = stride});
+  if (!near) AddFarMeanTerm(block, base, queries, logits, stride);
 }
 
-void KvBlockReader::AddMeanRun(int64_t base, const TileQueries& queries, float* logits,
-                               int64_t stride) const {
-  DCHECK_LT(base, args_->positions.num_positions);
-  const int32_t pairs = args_->shape.head_dim / 2;
-  kernels_->add_mean_run({.coefficients = queries.mean_coefficients,
-                          .rows = queries.rows,
-                          .pairs = pairs,
-                          .first_pair = queries.first_pair,
-                          .end_pair = queries.end_pair,
-                          .cos = args_->positions.cos + base * pairs,
-                          .sin = args_->positions.sin + base * pairs,
-                          .turned = queries.turned_coefficients,
-                          .angles = queries.run_angles,
-                          .block_tokens = args_->shape.block_tokens,
-                          .logits = logits,
-                          .logit_stride = stride});
+void KvBlockReader::AddFarMeanTerm(const KvBlockRef& block, int64_t base,
+                                   const TileQueries& queries, float* logits,
+                                   int64_t stride) const {
+  const MeanHead& mean = *queries.mean;
+  const int64_t pairs = args_->shape.head_dim / 2;
+  const uint16_t* distances = reinterpret_cast<const uint16_t*>(DataOf(block) + pieces_.distances);
+  for (int e = 0; e < block.count; ++e) {
+    if (distances[e] < kernels_->angle_digits.reach()) continue;
+    const float* cos = args_->positions.cos + (base + distances[e]) * pairs;
+    const float* sin = args_->positions.sin + (base + distances[e]) * pairs;
+    for (int r = 0; r < queries.rows; ++r) {
+      const float* a = queries.mean_coefficients + int64_t{r} * 2 * mean.pair_stride;
+      const float* b = a + mean.pair_stride;
+      float term = 0.0f;
+      for (size_t k = 0; k < mean.pairs.size(); ++k) {
+        term += a[k] * cos[mean.pairs[k]] + b[k] * sin[mean.pairs[k]];
+      }
+      logits[r * stride + e] += term;
+    }
+  }
 }
 
 void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, int first,
@@ -169,6 +139,7 @@ void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, i
                             .sums = sums.plain});
     return;
   }
+  Prefetch(DataOf(next) + pieces.value_scales, 2 * args_->shape.block_tokens);
   const int64_t lower_row = KvPlaneRowBytes(head_dim, KvLowerBits(bits));
   const int64_t upper_row = KvPlaneRowBytes(head_dim, KvUpperBits(bits));
   kernels_->weight_codes(

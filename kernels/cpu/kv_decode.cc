@@ -44,18 +44,6 @@ void HadamardColumns(float* x, int n, int width) {
   for (int i = 0; i < n * width; ++i) x[i] *= factor;
 }
 
-// to [count, rows] of from [rows, cols], a few rows at a time so that both stay in the cache.
-void Transpose(const float* from, int rows, int cols, int count, float* to) {
-  constexpr int kStep = 8;  // divides D
-  for (int row = 0; row < rows; row += kStep) {
-    for (int col = 0; col < count; ++col) {
-      const float* source = from + int64_t{row} * cols + col;
-      float* target = to + int64_t{col} * rows + row;
-      for (int i = 0; i < kStep; ++i) target[i] = source[i * cols];
-    }
-  }
-}
-
 void ReadSideArrays(const KvReadArgs& args, const KvUnitView& unit, const KvBuildSource& source,
                     int64_t first) {
   const KvBlockRef& block = source.block;
@@ -121,11 +109,11 @@ void KvDecoder::Keys(const KvUnitView& unit, const KvBuildSource& source, float*
   const int bits = KvKeyBits(block.format);
   const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
   const std::byte* data = DataOf(unit, block);
-  float* columns = columns_.Reserve(int64_t{head_dim} * block_tokens);
   if (bits == 16) {
-    kernels_->to_float(columns, reinterpret_cast<const Half*>(data), head_dim * block_tokens);
-    return Transpose(columns, head_dim, block_tokens, block.count, keys);
+    return kernels_->transpose_half(reinterpret_cast<const Half*>(data), block_tokens, head_dim,
+                                    block.count, keys, head_dim);
   }
+  float* columns = columns_.Reserve(int64_t{head_dim} * block_tokens);
   const Half* scales = reinterpret_cast<const Half*>(data + pieces.key_scales);
   float steps[64];
   kernels_->to_float(steps, scales, block_tokens);
@@ -138,7 +126,7 @@ void KvDecoder::Keys(const KvUnitView& unit, const KvBuildSource& source, float*
     for (int e = 0; e < block_tokens; ++e) row[e] *= steps[e];
   }
   HadamardColumns(columns, head_dim, block_tokens);
-  Transpose(columns, head_dim, block_tokens, block.count, keys);
+  kernels_->transpose(columns, block_tokens, head_dim, block.count, keys, head_dim);
   if ((block.flags & kKvCentred) == 0) return;
   for (int slot = 0; slot < block.count; ++slot) {
     AddRotatedMean(*kernels_, unit, KvSourcePosition(unit, source, slot), 1.0f,

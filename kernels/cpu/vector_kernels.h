@@ -55,8 +55,9 @@ struct VectorKernels {
   void (*weight_value)(const WeightValueArgs& args);
   void (*query_codes)(const QueryCodesArgs& args);
   void (*weight_codes)(const WeightCodesArgs& args);
-  void (*add_mean_term)(const MeanTermArgs& args);
-  void (*add_mean_run)(const MeanRunArgs& args);
+  AngleDigits angle_digits;
+  // False when some distance is out of reach: nothing was added for those entries.
+  bool (*add_mean_term)(const MeanTermArgs& args);
   // out[i] = level of code i of a row of n codes, n a multiple of 32; bits 8, 6, 4 or 3.
   void (*levels)(int bits, const std::byte* lower, const std::byte* upper, int n, float* out);
   // logits[i] += bias[i] * factor; n a multiple of 32.
@@ -79,6 +80,11 @@ struct VectorKernels {
   void (*add)(float* x, const float* y, int64_t n);
   void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
   void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
+  // to[c * to_stride + r] = from[r * from_stride + c] for r in [0, rows), c in [0, cols).
+  void (*transpose)(const float* from, int64_t from_stride, int rows, int cols, float* to,
+                    int64_t to_stride);
+  void (*transpose_half)(const Half* from, int64_t from_stride, int rows, int cols, float* to,
+                         int64_t to_stride);
 
   // chunk_max[c] = maximum of chunk c. False when a logit is NaN or +infinity; the maxima are then
   // worthless.

@@ -56,6 +56,7 @@ inline constexpr int KeyVectors(int rows) { return std::min(VectorsPerRow(rows),
 #include "kernels/cpu/attention_inl.h"
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/kv_codes_inl.h"
+#include "kernels/cpu/mean_term_inl.h"
 #include "kernels/cpu/sample_inl.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
@@ -65,8 +66,8 @@ inline constexpr VectorKernels kKernels = {
     .weight_value = &WeightValue,
     .query_codes = &QueryCodes,
     .weight_codes = &WeightCodes,
+    .angle_digits = kAngleDigits,
     .add_mean_term = &AddMeanTerm,
-    .add_mean_run = &AddMeanRun,
     .levels = &Levels,
     .add_bias = &AddBias,
     .softmax = &Softmax,
@@ -81,6 +82,8 @@ inline constexpr VectorKernels kKernels = {
     .add = &AddTo,
     .to_half = &ToHalfRow,
     .to_float = &ToFloatRow,
+    .transpose = &Transpose<float>,
+    .transpose_half = &Transpose<Half>,
     .chunk_max = &ChunkMax,
     .chunk_exp_sum = &ChunkExpSum,
 };
