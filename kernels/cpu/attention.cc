@@ -30,9 +30,32 @@ int NumParts(int64_t entries) {
 
 int Group(const AttentionArgs& args) { return args.num_heads / args.num_kv_heads; }
 
-// The block after `block`, or `block` itself at the end of the list.
-const KvBlockRef& NextBlock(const KvList& list, int block) {
-  return list.blocks[std::min(block + 1, list.num_blocks - 1)];
+// The keys, or the values, of some blocks of a list, then the other half of others: what is read
+// one after the other.
+class ReadOrder {
+ public:
+  ReadOrder(const KvList& list, int end, int then, bool values)
+      : list_(list), end_(end), then_(then), values_(values) {}
+
+  // What is read `kAhead` steps after the half of `block`: far enough to have arrived by then.
+  KvBlockReader::Ahead After(int block) const {
+    constexpr int kAhead = 2;
+    const int at = block + kAhead;
+    if (at < end_) return {&list_.blocks[at], values_};
+    return {&list_.blocks[std::min(then_ + at - end_, list_.num_blocks - 1)], !values_};
+  }
+
+ private:
+  const KvList& list_;
+  const int end_;   // blocks of the first half
+  const int then_;  // where the other half begins
+  const bool values_;
+};
+
+// The first block from `block` on, which begins at `first_entry`, that begins at `to` or later.
+int EndBlock(const KvList& list, int block, int first_entry, int to) {
+  while (block < list.num_blocks && first_entry < to) first_entry += list.blocks[block++].count;
+  return block;
 }
 
 // Several tiles of a unit may hold the maximum; order does not matter to a maximum.
@@ -290,10 +313,12 @@ void AttentionRunner::ComputeLogits(const AttentionArgs& args, const Tile& tile,
   KvBlockReader reader(kernels_, &args);
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
-  for (int b = start.block; b < list.num_blocks && first_entry < to; ++b) {
+  const int end_block = EndBlock(list, start.block, first_entry, to);
+  const ReadOrder order(list, end_block, start.block, false);
+  for (int b = start.block; b < end_block; ++b) {
     const int end = first_entry + list.blocks[b].count;
     if (end > from) {
-      reader.Logits(list.blocks[b], NextBlock(list, b), queries,
+      reader.Logits(list.blocks[b], order.After(b), queries,
                     weights + kWeightPad + (first_entry - begin), kWeightStride);
     }
     first_entry = end;
@@ -346,12 +371,14 @@ void AttentionRunner::SumValuesOfRows(const AttentionArgs& args, const Unit& uni
   const float* weights = result.weights + rows.from * kWeightStride + kWeightPad - begin;
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
-  for (int b = start.block; b < list.num_blocks && first_entry < entries.to; ++b) {
+  const int end_block = EndBlock(list, start.block, first_entry, entries.to);
+  const ReadOrder order(list, end_block, end_block, true);
+  for (int b = start.block; b < end_block; ++b) {
     const int from = std::max(entries.from, first_entry);
     const int to = std::min<int>(entries.to, first_entry + list.blocks[b].count);
     if (from < to) {
       sums.weights = weights + from;
-      reader.AddValues(list.blocks[b], NextBlock(list, b), from - first_entry, to - from, sums);
+      reader.AddValues(list.blocks[b], order.After(b), from - first_entry, to - from, sums);
     }
     first_entry += list.blocks[b].count;
   }

@@ -30,24 +30,35 @@ const std::byte* KvBlockReader::DataOf(const KvBlockRef& block) const {
   return args_->arena + int64_t{block.offset_64} * 64;
 }
 
-void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
-                           const TileQueries& queries, float* logits, int64_t stride) {
+const std::byte* KvBlockReader::Fetch(const Ahead& ahead) const {
+  // A guess where the formats differ: what is fetched is not used then.
+  const std::byte* data = DataOf(*ahead.block);
+  const int64_t scales = 2 * args_->shape.block_tokens;
+  if (ahead.values) {
+    if (KvValueBits(format_) < 16) Prefetch(data + pieces_.value_scales, scales);
+    return data + pieces_.values;
+  }
+  if (KvKeyBits(format_) < 16) Prefetch(data + pieces_.key_scales, scales);
+  Prefetch(data + pieces_.bias, pieces_.counts - pieces_.bias);
+  return data;
+}
+
+void KvBlockReader::Logits(const KvBlockRef& block, const Ahead& ahead, const TileQueries& queries,
+                           float* logits, int64_t stride) {
   const KvBlockPieces& pieces = PiecesOf(block);
   const std::byte* data = DataOf(block);
+  const std::byte* next = Fetch(ahead);
   const int bits = KvKeyBits(block.format);
-  Prefetch(DataOf(next) + pieces.bias, pieces.counts - pieces.bias);
   if (bits == 16) {
     kernels_->query_key({.q = queries.plain,
                          .rows = queries.rows,
                          .head_dim = args_->shape.head_dim,
                          .keys = reinterpret_cast<const Half*>(data),
                          .block_tokens = args_->shape.block_tokens,
-                         .next_keys = reinterpret_cast<const Half*>(DataOf(next)),
+                         .next_keys = reinterpret_cast<const Half*>(next),
                          .logits = logits,
                          .logit_stride = stride});
   } else {
-    // A guess where the formats differ.
-    Prefetch(DataOf(next) + pieces.key_scales, 2 * args_->shape.block_tokens);
     kernels_->query_codes({.q = queries.rotated,
                            .rows = queries.rows,
                            .head_dim = args_->shape.head_dim,
@@ -56,7 +67,7 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
                            .upper = data + pieces.key_upper,
                            .scales = reinterpret_cast<const Half*>(data + pieces.key_scales),
                            .block_tokens = args_->shape.block_tokens,
-                           .next = DataOf(next),
+                           .next = next,
                            .logits = logits,
                            .logit_stride = stride});
   }
@@ -119,14 +130,13 @@ void KvBlockReader::AddFarMeanTerm(const KvBlockRef& block, int64_t base,
   }
 }
 
-void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, int first,
-                              int entries, const Sums& sums) {
+void KvBlockReader::AddValues(const KvBlockRef& block, const Ahead& ahead, int first, int entries,
+                              const Sums& sums) {
   const KvBlockPieces& pieces = PiecesOf(block);
   const int head_dim = args_->shape.head_dim;
   const int bits = KvValueBits(block.format);
   const std::byte* data = DataOf(block);
-  // A guess where the formats differ: it is only prefetched.
-  const std::byte* next_values = DataOf(next) + pieces.values;
+  const std::byte* next = Fetch(ahead);
   if (bits == 16) {
     const int64_t skipped = int64_t{first} * head_dim;
     kernels_->weight_value({.weights = sums.weights,
@@ -135,11 +145,10 @@ void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, i
                             .values = reinterpret_cast<const Half*>(data + pieces.values) + skipped,
                             .entries = entries,
                             .head_dim = head_dim,
-                            .next_values = reinterpret_cast<const Half*>(next_values) + skipped,
+                            .next_values = reinterpret_cast<const Half*>(next),
                             .sums = sums.plain});
     return;
   }
-  Prefetch(DataOf(next) + pieces.value_scales, 2 * args_->shape.block_tokens);
   const int64_t lower_row = KvPlaneRowBytes(head_dim, KvLowerBits(bits));
   const int64_t upper_row = KvPlaneRowBytes(head_dim, KvUpperBits(bits));
   kernels_->weight_codes(
@@ -152,7 +161,7 @@ void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, i
        .upper = data + pieces.value_upper + first * upper_row,
        .scales = reinterpret_cast<const Half*>(data + pieces.value_scales) + first,
        .entries = entries,
-       .next = next_values + first * lower_row,
+       .next = next,
        .sums = KvValuesRotated(block.format) ? sums.rotated : sums.plain});
 }
 

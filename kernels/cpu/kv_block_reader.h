@@ -31,9 +31,14 @@ class KvBlockReader {
   KvBlockReader(const VectorKernels* kernels, const AttentionArgs* args)
       : kernels_(kernels), args_(args) {}
 
-  // logits[r * stride + e] for all slots e of the block, used or not, and all rows. `next` is read
-  // soon.
-  void Logits(const KvBlockRef& block, const KvBlockRef& next, const TileQueries& queries,
+  // What is read soon, so that it is fetched meanwhile.
+  struct Ahead {
+    const KvBlockRef* block = nullptr;
+    bool values = false;  // else its keys
+  };
+
+  // logits[r * stride + e] for all slots e of the block, used or not, and all rows.
+  void Logits(const KvBlockRef& block, const Ahead& ahead, const TileQueries& queries,
               float* logits, int64_t stride);
 
   // What the weights [rows, stride] of the entries [first, first + entries) add to the rows' sums.
@@ -44,12 +49,14 @@ class KvBlockReader {
     float* plain = nullptr;    // [rows, D]
     float* rotated = nullptr;  // [rows, D], of values that are stored transformed
   };
-  void AddValues(const KvBlockRef& block, const KvBlockRef& next, int first, int entries,
+  void AddValues(const KvBlockRef& block, const Ahead& ahead, int first, int entries,
                  const Sums& sums);
 
  private:
   const KvBlockPieces& PiecesOf(const KvBlockRef& block);
   const std::byte* DataOf(const KvBlockRef& block) const;
+  // Fetches the small arrays, and returns where the large one begins.
+  const std::byte* Fetch(const Ahead& ahead) const;
   void AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                    int64_t stride) const;
   // For entries whose distance from the block's base is out of the angle tables' reach.
