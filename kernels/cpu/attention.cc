@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "kernels/base/check.h"
-#include "kernels/hadamard.h"
 
 namespace condense::cpu {
 namespace {
@@ -250,7 +249,8 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   if (unit.rotated_keys) {
     float* rotated = plain + size;
     std::copy_n(plain, size, rotated);
-    for (int r = 0; r < queries.rows; ++r) Hadamard(rotated + int64_t{r} * head_dim, head_dim);
+    for (int r = 0; r < queries.rows; ++r)
+      kernels_->hadamard(rotated + int64_t{r} * head_dim, head_dim);
     queries.rotated = rotated;
   }
   if (unit.centred) {
@@ -429,7 +429,7 @@ void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
     float* sums = total.sums + int64_t{r} * head_dim;
     if (total.rotated_sums != nullptr) {
       float* rotated = total.rotated_sums + int64_t{r} * head_dim;
-      Hadamard(rotated, head_dim);
+      kernels_->hadamard(rotated, head_dim);
       kernels_->combine(sums, 1.0f, rotated, 1.0f, head_dim);
     }
     kernels_->scale(args.out + index * head_dim, sums, 1.0f / softmax.sum, head_dim);

@@ -133,4 +133,31 @@ CONDENSE_SIMD_TARGET void Transpose(const T* from, int64_t from_stride, int rows
   }
 }
 
+// The steps of a Hadamard transform between the lanes of a vector: runs of 1 ... kLanes / 2.
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec HadamardLanes(Vec v) {
+  v = Add(SwapRuns<kRun>(v), NegateOddRuns<kRun>(v));
+  if constexpr (2 * kRun < kLanes) return HadamardLanes<2 * kRun>(v);
+  return v;
+}
+
+// The same sums as Hadamard, in the same order.
+CONDENSE_SIMD_TARGET inline void HadamardRow(float* x, int n) {
+  const int width = HadamardWidth(n);
+  if (width < kLanes) return Hadamard(x, n);
+  for (int i = 0; i < n; i += kLanes) Store(x + i, HadamardLanes<1>(Load(x + i)));
+  for (int half = kLanes; half < width; half *= 2) {
+    for (int first = 0; first < n; first += 2 * half) {
+      for (int i = first; i < first + half; i += kLanes) {
+        const Vec a = Load(x + i);
+        const Vec b = Load(x + i + half);
+        Store(x + i, Add(a, b));
+        Store(x + i + half, Sub(a, b));
+      }
+    }
+  }
+  const Vec factor = Set(1.0f / std::sqrt(static_cast<float>(width)));
+  for (int i = 0; i < n; i += kLanes) Store(x + i, Mul(Load(x + i), factor));
+}
+
 }  // namespace condense::cpu::CONDENSE_SIMD_NAMESPACE

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
 
 namespace condense::cpu {
@@ -156,7 +155,7 @@ void KvBuilder::BuildKey(const KvBuildArgs& args, const Target& target, const Kv
     for (int d = 0; d < head_dim; ++d) halves[d * block_tokens] = ToHalf(key[d]);
     return;
   }
-  Hadamard(key, head_dim);
+  kernels_->hadamard(key, head_dim);
   uint8_t codes[kMaxHeadDim];
   *scale = KvQuantize(key, head_dim, bits, codes);
   for (int d = 0; d < head_dim; ++d) key_codes_[d * block_tokens + slot] = codes[d];
@@ -196,7 +195,7 @@ void KvBuilder::BuildValue(const KvBuildArgs& args, const Target& target, const 
     kernels_->to_half(halves, value, head_dim);
     return;
   }
-  if (KvValuesRotated(target.ref.format)) Hadamard(value, head_dim);
+  if (KvValuesRotated(target.ref.format)) kernels_->hadamard(value, head_dim);
   *scale = KvQuantize(value, head_dim, bits, codes);
 }
 

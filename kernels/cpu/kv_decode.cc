@@ -152,7 +152,7 @@ void KvDecoder::Values(const KvUnitView& unit, const KvBlockRef& block, float* v
               data + pieces.value_upper + slot * KvPlaneRowBytes(head_dim, KvUpperBits(bits)),
               head_dim, value);
     kernels_->scale(value, value, ToFloat(scales[slot]), head_dim);
-    if (KvValuesRotated(block.format)) Hadamard(value, head_dim);
+    if (KvValuesRotated(block.format)) kernels_->hadamard(value, head_dim);
   }
 }
 

@@ -95,6 +95,21 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s));
 }
 
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
+  if constexpr (kRun == 1) return _mm256_permute_ps(v, 0xb1);
+  if constexpr (kRun == 2) return _mm256_permute_ps(v, 0x4e);
+  if constexpr (kRun == 4) return _mm256_permute2f128_ps(v, v, 0x01);
+}
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(Vec v) {
+  const float n = -0.0f;
+  const Vec sign = kRun == 1   ? _mm256_setr_ps(0, n, 0, n, 0, n, 0, n)
+                   : kRun == 2 ? _mm256_setr_ps(0, 0, n, n, 0, 0, n, n)
+                               : _mm256_setr_ps(0, 0, 0, 0, n, n, n, n);
+  return _mm256_xor_ps(v, sign);
+}
+
 CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
   Vec y[kLanes];  // y[4 i + j]: in half h column 4 h + j of the rows 4 i ... 4 i + 3
   for (int i = 0; i < kLanes; i += 4) {

@@ -93,6 +93,19 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm512_fmaddsub_ps(x, c, _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), s));
 }
 
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
+  if constexpr (kRun == 1) return _mm512_permute_ps(v, 0xb1);
+  if constexpr (kRun == 2) return _mm512_permute_ps(v, 0x4e);
+  if constexpr (kRun == 4) return _mm512_shuffle_f32x4(v, v, 0xb1);
+  if constexpr (kRun == 8) return _mm512_shuffle_f32x4(v, v, 0x4e);
+}
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(Vec v) {
+  constexpr __mmask16 kOdd = kRun == 1 ? 0xaaaa : kRun == 2 ? 0xcccc : kRun == 4 ? 0xf0f0 : 0xff00;
+  return _mm512_mask_xor_ps(v, kOdd, v, Set(-0.0f));
+}
+
 CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
   Vec y[kLanes];  // y[4 i + j]: in quarter q column 4 q + j of the rows 4 i ... 4 i + 3
   for (int i = 0; i < kLanes; i += 4) {

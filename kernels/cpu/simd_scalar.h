@@ -119,6 +119,16 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
   return out;
 }
 
+// Every two neighbouring runs of lanes change places; the second of them changes its sign.
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(const Vec& v) {
+  CONDENSE_LANES(v.lane[i ^ kRun]);
+}
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(const Vec& v) {
+  CONDENSE_LANES((i & kRun) != 0 ? -v.lane[i] : v.lane[i]);
+}
+
 // x[i].lane[j] becomes x[j].lane[i].
 CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
   for (int i = 0; i < kLanes; ++i) {

@@ -80,6 +80,8 @@ struct VectorKernels {
   void (*add)(float* x, const float* y, int64_t n);
   void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
   void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
+  // See kernels/hadamard.h.
+  void (*hadamard)(float* x, int n);
   // to[c * to_stride + r] = from[r * from_stride + c] for r in [0, rows), c in [0, cols).
   void (*transpose)(const float* from, int64_t from_stride, int rows, int cols, float* to,
                     int64_t to_stride);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/vector_kernels.h"
+#include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
@@ -82,6 +83,7 @@ inline constexpr VectorKernels kKernels = {
     .add = &AddTo,
     .to_half = &ToHalfRow,
     .to_float = &ToFloatRow,
+    .hadamard = &HadamardRow,
     .transpose = &Transpose<float>,
     .transpose_half = &Transpose<Half>,
     .chunk_max = &ChunkMax,
