@@ -114,7 +114,8 @@ struct KvBuildArgs {
   PositionTable positions;
 };
 
-// What entries of one unit hold, as plain numbers on the host: for plans. Null outputs are left out.
+// What entries of one unit hold, as plain numbers on the host: for plans. Null outputs are left
+// out.
 struct KvReadArgs {
   const std::byte* arena = nullptr;  // device
   KvBlockShape shape;
@@ -122,8 +123,8 @@ struct KvReadArgs {
   int32_t num_sources = 0;
   const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
   PositionTable positions;
-  float* keys = nullptr;         // host [n, D], after RoPE, as exact as stored
-  float* values = nullptr;       // host [n, D]
+  float* keys = nullptr;             // host [n, D], after RoPE, as exact as stored
+  float* values = nullptr;           // host [n, D]
   int32_t* positions_out = nullptr;  // host [n]
   float* biases = nullptr;           // host [n]
   int32_t* counts = nullptr;         // host [n]

@@ -141,10 +141,36 @@ CONDENSE_SIMD_INLINE Vec HadamardLanes(Vec v) {
   return v;
 }
 
+// One run of kVectors vectors, in registers.
+template <int kVectors>
+CONDENSE_SIMD_INLINE void HadamardRun(float* x, Vec factor) {
+  Vec v[kVectors];
+  for (int i = 0; i < kVectors; ++i) v[i] = HadamardLanes<1>(Load(x + i * kLanes));
+  for (int half = 1; half < kVectors; half *= 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      if ((i & half) != 0) continue;
+      const Vec a = v[i];
+      v[i] = Add(a, v[i + half]);
+      v[i + half] = Sub(a, v[i + half]);
+    }
+  }
+  for (int i = 0; i < kVectors; ++i) Store(x + i * kLanes, Mul(v[i], factor));
+}
+
+template <int kVectors>
+CONDENSE_SIMD_TARGET void HadamardRuns(float* x, int n, float factor) {
+  for (int i = 0; i < n; i += kVectors * kLanes) HadamardRun<kVectors>(x + i, Set(factor));
+}
+
 // The same sums as Hadamard, in the same order.
 CONDENSE_SIMD_TARGET inline void HadamardRow(float* x, int n) {
   const int width = HadamardWidth(n);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   if (width < kLanes) return Hadamard(x, n);
+  if (width == kLanes) return HadamardRuns<1>(x, n, scale);
+  if (width == 2 * kLanes) return HadamardRuns<2>(x, n, scale);
+  if (width == 4 * kLanes) return HadamardRuns<4>(x, n, scale);
+  if (width == 8 * kLanes) return HadamardRuns<8>(x, n, scale);
   for (int i = 0; i < n; i += kLanes) Store(x + i, HadamardLanes<1>(Load(x + i)));
   for (int half = kLanes; half < width; half *= 2) {
     for (int first = 0; first < n; first += 2 * half) {
@@ -156,7 +182,7 @@ CONDENSE_SIMD_TARGET inline void HadamardRow(float* x, int n) {
       }
     }
   }
-  const Vec factor = Set(1.0f / std::sqrt(static_cast<float>(width)));
+  const Vec factor = Set(scale);
   for (int i = 0; i < n; i += kLanes) Store(x + i, Mul(Load(x + i), factor));
 }
 

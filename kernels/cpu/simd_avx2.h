@@ -95,6 +95,13 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s));
 }
 
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, Vec v) {
+  const __m256i x = _mm256_cvttps_epi32(v);
+  const __m128i pairs = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(pairs, pairs));
+}
+CONDENSE_SIMD_INLINE Vec Abs(Vec v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+
 template <int kRun>
 CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
   if constexpr (kRun == 1) return _mm256_permute_ps(v, 0xb1);

@@ -93,6 +93,11 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm512_fmaddsub_ps(x, c, _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), s));
 }
 
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v)));
+}
+CONDENSE_SIMD_INLINE Vec Abs(Vec v) { return _mm512_abs_ps(v); }
+
 template <int kRun>
 CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
   if constexpr (kRun == 1) return _mm512_permute_ps(v, 0xb1);

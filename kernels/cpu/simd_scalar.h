@@ -119,6 +119,12 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
   return out;
 }
 
+// The lanes as bytes, rounded towards zero; lanes in [-128, 128).
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, const Vec& v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint8_t>(static_cast<int>(v.lane[i]));
+}
+CONDENSE_SIMD_INLINE Vec Abs(const Vec& v) { CONDENSE_LANES(std::abs(v.lane[i])); }
+
 // Every two neighbouring runs of lanes change places; the second of them changes its sign.
 template <int kRun>
 CONDENSE_SIMD_INLINE Vec SwapRuns(const Vec& v) {

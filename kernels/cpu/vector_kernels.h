@@ -60,6 +60,11 @@ struct VectorKernels {
   bool (*add_mean_term)(const MeanTermArgs& args);
   // out[i] = level of code i of a row of n codes, n a multiple of 32; bits 8, 6, 4 or 3.
   void (*levels)(int bits, const std::byte* lower, const std::byte* upper, int n, float* out);
+  // Levels that may lie between and beyond the real ones, as codes into the planes of a row; n a
+  // multiple of 32.
+  void (*pack_levels)(int bits, const float* levels, int n, std::byte* lower, std::byte* upper);
+  // NaN when an element is not finite.
+  float (*largest_magnitude)(const float* x, int n);
   // logits[i] += bias[i] * factor; n a multiple of 32.
   void (*add_bias)(float* logits, const Half* bias, float factor, int n);
   // Turns logits [from, to) into weights in place. Reads and writes whole vectors around them, at

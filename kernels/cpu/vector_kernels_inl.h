@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -57,6 +58,7 @@ inline constexpr int KeyVectors(int rows) { return std::min(VectorsPerRow(rows),
 #include "kernels/cpu/attention_inl.h"
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/kv_codes_inl.h"
+#include "kernels/cpu/kv_pack_inl.h"
 #include "kernels/cpu/mean_term_inl.h"
 #include "kernels/cpu/sample_inl.h"
 
@@ -70,6 +72,8 @@ inline constexpr VectorKernels kKernels = {
     .angle_digits = kAngleDigits,
     .add_mean_term = &AddMeanTerm,
     .levels = &Levels,
+    .pack_levels = &PackLevels,
+    .largest_magnitude = &LargestMagnitude,
     .add_bias = &AddBias,
     .softmax = &Softmax,
     .combine = &Combine,
