@@ -18,6 +18,8 @@ struct Plane {
 
 float RangeFactor(int bits) { return bits == 4 ? 0.95f : (bits == 3 ? 0.85f : 1.0f); }
 
+int TopLevel(int bits) { return (1 << (bits == 8 ? 7 : bits)) - 1; }
+
 // For |x| < 2^22: the sum leaves no fraction bits.
 float RoundToEven(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
@@ -53,28 +55,17 @@ void KvWriteCode(const KvCodePlanes& planes, int bits, int64_t cols, int64_t row
   if (lower < bits) WriteBits({planes.upper, bits - lower, lower}, cols, row, col, code);
 }
 
-Half KvQuantize(const float* x, int n, int bits, uint8_t* codes) {
-  float largest = 0.0f;
-  bool finite = true;
-  for (int i = 0; i < n; ++i) {
-    largest = std::max(largest, std::abs(x[i]));
-    finite = finite && std::isfinite(x[i]);
-  }
-  const int top_level = (1 << (bits == 8 ? 7 : bits)) - 1;
-  // Codes follow from the scale as it is stored, not as it was computed.
-  const Half scale = finite ? ToHalf(std::min(kLargestHalf, largest * RangeFactor(bits) /
-                                                                static_cast<float>(top_level)))
-                            : kNaN;
-  const float step = ToFloat(scale);
-  const float inverse = step > 0.0f ? 1.0f / step : 0.0f;  // NaN compares false
-  for (int i = 0; i < n; ++i) {
-    const float limit = static_cast<float>(top_level);
-    const float level = finite ? std::clamp(x[i] * inverse, -limit, limit) : 0.0f;
-    codes[i] = bits == 8 ? static_cast<uint8_t>(static_cast<int8_t>(RoundToEven(level)))
-                         : static_cast<uint8_t>(std::clamp(
-                               static_cast<int>((level + limit + 1.0f) * 0.5f), 0, top_level));
-  }
-  return scale;
+Half KvScale(float largest, int bits) {
+  if (std::isnan(largest)) return kNaN;
+  return ToHalf(
+      std::min(kLargestHalf, largest * RangeFactor(bits) / static_cast<float>(TopLevel(bits))));
+}
+
+uint8_t KvCode(int bits, float level) {
+  const float limit = static_cast<float>(TopLevel(bits));
+  const float inside = std::clamp(level, -limit, limit);
+  return bits == 8 ? static_cast<uint8_t>(static_cast<int8_t>(RoundToEven(inside)))
+                   : static_cast<uint8_t>((inside + limit + 1.0f) * 0.5f);
 }
 
 }  // namespace condense

@@ -53,10 +53,12 @@ uint8_t KvReadCode(const KvCodePlanes& planes, int bits, int64_t cols, int64_t r
 void KvWriteCode(const KvCodePlanes& planes, int bits, int64_t cols, int64_t row, int64_t col,
                  uint8_t code);
 
-// Codes of x[0, n), and the scale: the largest level stands for the largest magnitude times 0.95 at
-// 4 bits and 0.85 at 3 bits (which lowers the mean square error), 1 otherwise. A vector that is not
-// finite as a whole becomes NaN as a whole.
-Half KvQuantize(const float* x, int n, int bits, uint8_t* codes);
+// The scale of a vector whose largest magnitude is given: the largest level stands for that
+// magnitude times 0.95 at 4 bits and 0.85 at 3 bits (which lowers the mean square error), 1
+// otherwise. NaN for NaN: a vector that is not finite as a whole becomes NaN as a whole.
+Half KvScale(float largest, int bits);
+// The code of the level nearest to `level`, which may lie beyond the outermost ones.
+uint8_t KvCode(int bits, float level);
 
 }  // namespace condense
 

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "kernels/base/check.h"
-#include "kernels/hadamard.h"
 
 namespace condense::cpu {
 namespace {
@@ -30,9 +29,32 @@ int NumParts(int64_t entries) {
 
 int Group(const AttentionArgs& args) { return args.num_heads / args.num_kv_heads; }
 
-// The block after `block`, or `block` itself at the end of the list.
-const KvBlockRef& NextBlock(const KvList& list, int block) {
-  return list.blocks[std::min(block + 1, list.num_blocks - 1)];
+// The keys, or the values, of some blocks of a list, then the other half of others: what is read
+// one after the other.
+class ReadOrder {
+ public:
+  ReadOrder(const KvList& list, int end, int then, bool values)
+      : list_(list), end_(end), then_(then), values_(values) {}
+
+  // What is read `kAhead` steps after the half of `block`: far enough to have arrived by then.
+  KvBlockReader::Ahead After(int block) const {
+    constexpr int kAhead = 2;
+    const int at = block + kAhead;
+    if (at < end_) return {&list_.blocks[at], values_};
+    return {&list_.blocks[std::min(then_ + at - end_, list_.num_blocks - 1)], !values_};
+  }
+
+ private:
+  const KvList& list_;
+  const int end_;   // blocks of the first half
+  const int then_;  // where the other half begins
+  const bool values_;
+};
+
+// The first block from `block` on, which begins at `first_entry`, that begins at `to` or later.
+int EndBlock(const KvList& list, int block, int first_entry, int to) {
+  while (block < list.num_blocks && first_entry < to) first_entry += list.blocks[block++].count;
+  return block;
 }
 
 // Several tiles of a unit may hold the maximum; order does not matter to a maximum.
@@ -47,7 +69,7 @@ void StoreMaximum(float* to, float value) {
 }  // namespace
 
 AttentionRunner::AttentionRunner(const VectorKernels* kernels, ThreadPool* pool)
-    : kernels_(kernels), pool_(pool), workers_(pool->num_threads()) {}
+    : kernels_(kernels), pool_(pool), mean_(kernels), workers_(pool->num_threads()) {}
 
 int AttentionRunner::Rows(const AttentionArgs& args, const Tile& tile) const {
   return tile.num_tokens * Group(args);
@@ -65,16 +87,23 @@ void AttentionRunner::Run(const AttentionArgs& args) {
   CHECK_LE(args.shape.block_tokens, kMaxBlockTokens);
   Plan(args);
   split_partials_ = partials_.Reserve(partials_size_);
-  if (std::any_of(units_.begin(), units_.end(), [](const Unit& unit) { return unit.centred; })) {
-    run_angles_ = angles_.Reserve(int64_t{args.shape.head_dim} * args.shape.block_tokens);
-    FillRunAngles(args.positions, args.shape, run_angles_);
-  }
+  FillMeanTables(args);
   pool_->Run(static_cast<int>(items_.size()),
              [&](int item, int worker) { RunItem(args, items_[item], &workers_[worker]); });
   pool_->Run(static_cast<int>(split_tiles_.size()), [&](int index, int worker) {
     const Tile& tile = tiles_[split_tiles_[index]];
     FinishTile(args, tile, split_partials_ + tile.partial, &workers_[worker]);
   });
+}
+
+void AttentionRunner::FillMeanTables(const AttentionArgs& args) {
+  bool centred = false;
+  bool gaps = false;
+  for (const Unit& unit : units_) {
+    centred = centred || unit.centred;
+    gaps = gaps || unit.centred_gaps;
+  }
+  if (centred) mean_.Fill(args.key_mean, args.num_kv_heads, args.positions, args.shape, gaps);
 }
 
 void AttentionRunner::Evaluate(const KvEvaluateArgs& args) {
@@ -138,6 +167,7 @@ void AttentionRunner::PlanUnit(const AttentionArgs& args, int sequence, int kv_h
     unit.rotated_keys |= KvKeysRotated(block.format);
     unit.rotated_values |= KvValuesRotated(block.format);
     unit.centred |= (block.flags & kKvCentred) != 0;
+    unit.centred_gaps |= (block.flags & kKvCentred) != 0 && (block.flags & kKvPosition) != 0;
     for (; next_part < end; next_part += kAttentionPart) part_starts_.push_back({b, first_entry});
     first_entry = end;
   }
@@ -208,7 +238,7 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   TileQueries queries;
   queries.rows = Rows(args, tile);
   const int64_t size = int64_t{queries.rows} * head_dim;
-  float* plain = worker->queries.Reserve(4 * size);
+  float* plain = worker->queries.Reserve(2 * size);
   for (int t = 0; t < tile.num_tokens; ++t) {
     const int64_t row = unit.sequence->first_row + tile.first_token + t;
     const float* q = args.q + (row * args.num_heads + unit.kv_head * group) * head_dim;
@@ -219,14 +249,19 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   if (unit.rotated_keys) {
     float* rotated = plain + size;
     std::copy_n(plain, size, rotated);
-    for (int r = 0; r < queries.rows; ++r) Hadamard(rotated + int64_t{r} * head_dim, head_dim);
+    for (int r = 0; r < queries.rows; ++r)
+      kernels_->hadamard(rotated + int64_t{r} * head_dim, head_dim);
     queries.rotated = rotated;
   }
   if (unit.centred) {
-    FillMeanCoefficients(args.key_mean + int64_t{unit.kv_head} * head_dim, head_dim,
-                         args.positions.pairing, &queries, plain + 2 * size);
-    queries.run_angles = run_angles_;
-    queries.turned_coefficients = plain + 3 * size;
+    const MeanHead& head = mean_.head(unit.kv_head);
+    const int64_t row_floats = 2 * head.pair_stride;
+    float* coefficients = worker->mean.Reserve((2 * queries.rows + 1) * row_floats);
+    FillMeanCoefficients(head, head_dim, args.positions.pairing, plain, queries.rows, coefficients);
+    queries.mean = &head;
+    queries.angles = mean_.angles();
+    queries.mean_coefficients = coefficients;
+    queries.turned_coefficients = coefficients + queries.rows * row_floats;
   }
   return queries;
 }
@@ -278,10 +313,12 @@ void AttentionRunner::ComputeLogits(const AttentionArgs& args, const Tile& tile,
   KvBlockReader reader(kernels_, &args);
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
-  for (int b = start.block; b < list.num_blocks && first_entry < to; ++b) {
+  const int end_block = EndBlock(list, start.block, first_entry, to);
+  const ReadOrder order(list, end_block, start.block, false);
+  for (int b = start.block; b < end_block; ++b) {
     const int end = first_entry + list.blocks[b].count;
     if (end > from) {
-      reader.Logits(list.blocks[b], NextBlock(list, b), queries,
+      reader.Logits(list.blocks[b], order.After(b), queries,
                     weights + kWeightPad + (first_entry - begin), kWeightStride);
     }
     first_entry = end;
@@ -334,12 +371,14 @@ void AttentionRunner::SumValuesOfRows(const AttentionArgs& args, const Unit& uni
   const float* weights = result.weights + rows.from * kWeightStride + kWeightPad - begin;
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
-  for (int b = start.block; b < list.num_blocks && first_entry < entries.to; ++b) {
+  const int end_block = EndBlock(list, start.block, first_entry, entries.to);
+  const ReadOrder order(list, end_block, end_block, true);
+  for (int b = start.block; b < end_block; ++b) {
     const int from = std::max(entries.from, first_entry);
     const int to = std::min<int>(entries.to, first_entry + list.blocks[b].count);
     if (from < to) {
       sums.weights = weights + from;
-      reader.AddValues(list.blocks[b], NextBlock(list, b), from - first_entry, to - from, sums);
+      reader.AddValues(list.blocks[b], order.After(b), from - first_entry, to - from, sums);
     }
     first_entry += list.blocks[b].count;
   }
@@ -390,7 +429,7 @@ void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
     float* sums = total.sums + int64_t{r} * head_dim;
     if (total.rotated_sums != nullptr) {
       float* rotated = total.rotated_sums + int64_t{r} * head_dim;
-      Hadamard(rotated, head_dim);
+      kernels_->hadamard(rotated, head_dim);
       kernels_->combine(sums, 1.0f, rotated, 1.0f, head_dim);
     }
     kernels_->scale(args.out + index * head_dim, sums, 1.0f / softmax.sum, head_dim);

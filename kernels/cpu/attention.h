@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cpu/kv_block_reader.h"
+#include "kernels/cpu/mean_term.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -48,6 +49,7 @@ class AttentionRunner {
     bool rotated_keys = false;
     bool rotated_values = false;
     bool centred = false;
+    bool centred_gaps = false;
   };
   struct Tile {
     int32_t unit = 0;
@@ -75,7 +77,8 @@ class AttentionRunner {
     float* weights = nullptr;        // [rows, kWeightStride], entry 0 of the part at kWeightPad
   };
   struct Worker {
-    FloatScratch queries;   // [rows, D] each: scaled, rotated, and see TileQueries
+    FloatScratch queries;   // [rows, D] each: scaled, rotated
+    FloatScratch mean;      // coefficients and turned ones, see MeanTermArgs
     FloatScratch weights;   // one part
     FloatScratch partials;  // part results of an item that merges them itself
     FloatScratch totals;    // merged [rows, D] and softmax [rows]
@@ -84,6 +87,7 @@ class AttentionRunner {
 
   void Plan(const AttentionArgs& args);
   void PlanUnit(const AttentionArgs& args, int sequence, int kv_head);
+  void FillMeanTables(const AttentionArgs& args);
   void PlanTiles(const AttentionArgs& args, int unit);
 
   void RunItem(const AttentionArgs& args, const Item& item, Worker* worker);
@@ -128,8 +132,7 @@ class AttentionRunner {
   int64_t partials_size_ = 0;
   FloatScratch partials_;
   float* split_partials_ = nullptr;  // in partials_, while Run runs
-  FloatScratch angles_;
-  float* run_angles_ = nullptr;  // in angles_, of this call
+  MeanTables mean_;                  // of this call, if a block is centred
   std::vector<Worker> workers_;
 };
 

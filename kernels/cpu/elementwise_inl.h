@@ -108,4 +108,82 @@ CONDENSE_SIMD_TARGET inline void ToFloatRow(float* to, const Half* from, int n) 
   for (; i < n; ++i) to[i] = ToFloat(from[i]);
 }
 
+CONDENSE_SIMD_INLINE Vec LoadAs(const float* p) { return Load(p); }
+CONDENSE_SIMD_INLINE Vec LoadAs(const Half* p) { return LoadHalf(p); }
+inline float ToFloatAs(float x) { return x; }
+inline float ToFloatAs(Half x) { return ToFloat(x); }
+
+template <typename T>
+CONDENSE_SIMD_TARGET void Transpose(const T* from, int64_t from_stride, int rows, int cols,
+                                    float* to, int64_t to_stride) {
+  const int whole_rows = rows / kLanes * kLanes;
+  const int whole_cols = cols / kLanes * kLanes;
+  for (int c = 0; c < whole_cols; c += kLanes) {
+    for (int r = 0; r < whole_rows; r += kLanes) {
+      Vec tile[kLanes];
+      for (int i = 0; i < kLanes; ++i) tile[i] = LoadAs(from + (r + i) * from_stride + c);
+      TransposeLanes(tile);
+      for (int i = 0; i < kLanes; ++i) Store(to + (c + i) * to_stride + r, tile[i]);
+    }
+  }
+  for (int c = 0; c < cols; ++c) {
+    for (int r = c < whole_cols ? whole_rows : 0; r < rows; ++r) {
+      to[c * to_stride + r] = ToFloatAs(from[r * from_stride + c]);
+    }
+  }
+}
+
+// The steps of a Hadamard transform between the lanes of a vector: runs of 1 ... kLanes / 2.
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec HadamardLanes(Vec v) {
+  v = Add(SwapRuns<kRun>(v), NegateOddRuns<kRun>(v));
+  if constexpr (2 * kRun < kLanes) return HadamardLanes<2 * kRun>(v);
+  return v;
+}
+
+// One run of kVectors vectors, in registers.
+template <int kVectors>
+CONDENSE_SIMD_INLINE void HadamardRun(float* x, Vec factor) {
+  Vec v[kVectors];
+  for (int i = 0; i < kVectors; ++i) v[i] = HadamardLanes<1>(Load(x + i * kLanes));
+  for (int half = 1; half < kVectors; half *= 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      if ((i & half) != 0) continue;
+      const Vec a = v[i];
+      v[i] = Add(a, v[i + half]);
+      v[i + half] = Sub(a, v[i + half]);
+    }
+  }
+  for (int i = 0; i < kVectors; ++i) Store(x + i * kLanes, Mul(v[i], factor));
+}
+
+template <int kVectors>
+CONDENSE_SIMD_TARGET void HadamardRuns(float* x, int n, float factor) {
+  for (int i = 0; i < n; i += kVectors * kLanes) HadamardRun<kVectors>(x + i, Set(factor));
+}
+
+// The same sums as Hadamard, in the same order.
+CONDENSE_SIMD_TARGET inline void HadamardRow(float* x, int n) {
+  const int width = HadamardWidth(n);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
+  if (width < kLanes) return Hadamard(x, n);
+  if (width == kLanes) return HadamardRuns<1>(x, n, scale);
+  if (width == 2 * kLanes) return HadamardRuns<2>(x, n, scale);
+  if (width == 4 * kLanes) return HadamardRuns<4>(x, n, scale);
+  if (width == 8 * kLanes) return HadamardRuns<8>(x, n, scale);
+  for (int i = 0; i < n; i += kLanes) Store(x + i, HadamardLanes<1>(Load(x + i)));
+  for (int half = kLanes; half < width; half *= 2) {
+    for (int first = 0; first < n; first += 2 * half) {
+      for (int i = first; i < first + half; i += kLanes) {
+        const Vec a = Load(x + i);
+        const Vec b = Load(x + i + half);
+        Store(x + i, Add(a, b));
+        Store(x + i + half, Sub(a, b));
+      }
+    }
+  }
+  const Vec factor = Set(scale);
+  for (int i = 0; i < n; i += kLanes) Store(x + i, Mul(Load(x + i), factor));
+}
+
 }  // namespace condense::cpu::CONDENSE_SIMD_NAMESPACE

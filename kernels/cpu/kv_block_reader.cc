@@ -1,6 +1,5 @@
 #include "kernels/cpu/kv_block_reader.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -9,52 +8,14 @@
 namespace condense::cpu {
 namespace {
 
-constexpr int kMaxBlockTokens = 64;
 constexpr float kLog2E = 1.44269504088896341f;
 
+// Reading begins soon; harmless wherever it points.
+void Prefetch(const std::byte* from, int64_t size_bytes) {
+  for (int64_t i = 0; i < size_bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 }  // namespace
-
-void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
-                          TileQueries* queries, float* coefficients) {
-  const int pairs = head_dim / 2;
-  const int step = pairing == RopePairing::kAdjacent ? 2 : 1;
-  const int apart = pairing == RopePairing::kAdjacent ? 1 : pairs;
-  queries->first_pair = pairs;
-  queries->end_pair = 0;
-  for (int i = 0; i < pairs; ++i) {
-    if (mean[i * step] == 0.0f && mean[i * step + apart] == 0.0f) continue;
-    queries->first_pair = std::min(queries->first_pair, i);
-    queries->end_pair = i + 1;
-  }
-  for (int r = 0; r < queries->rows; ++r) {
-    const float* q = queries->plain + int64_t{r} * head_dim;
-    float* cos = coefficients + int64_t{r} * head_dim;
-    float* sin = cos + pairs;
-    for (int i = 0; i < pairs; ++i) {
-      const float qa = q[i * step];
-      const float qb = q[i * step + apart];
-      const float ma = mean[i * step];
-      const float mb = mean[i * step + apart];
-      cos[i] = qa * ma + qb * mb;
-      sin[i] = qb * ma - qa * mb;
-    }
-  }
-  queries->mean_coefficients = coefficients;
-}
-
-void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles) {
-  const int64_t pairs = shape.head_dim / 2;
-  const int block_tokens = shape.block_tokens;
-  // A table that ends inside a block's length has no run that reaches further.
-  const int used = std::min(block_tokens, positions.num_positions);
-  std::fill_n(angles, 2 * pairs * block_tokens, 0.0f);
-  for (int e = 0; e < used; ++e) {
-    for (int64_t i = 0; i < pairs; ++i) {
-      angles[i * block_tokens + e] = positions.cos[e * pairs + i];
-      angles[(pairs + i) * block_tokens + e] = positions.sin[e * pairs + i];
-    }
-  }
-}
 
 const KvBlockPieces& KvBlockReader::PiecesOf(const KvBlockRef& block) {
   if (pieces_.bytes == 0 || block.format != format_ || block.flags != flags_) {
@@ -69,10 +30,24 @@ const std::byte* KvBlockReader::DataOf(const KvBlockRef& block) const {
   return args_->arena + int64_t{block.offset_64} * 64;
 }
 
-void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
-                           const TileQueries& queries, float* logits, int64_t stride) {
+const std::byte* KvBlockReader::Fetch(const Ahead& ahead) const {
+  // A guess where the formats differ: what is fetched is not used then.
+  const std::byte* data = DataOf(*ahead.block);
+  const int64_t scales = 2 * args_->shape.block_tokens;
+  if (ahead.values) {
+    if (KvValueBits(format_) < 16) Prefetch(data + pieces_.value_scales, scales);
+    return data + pieces_.values;
+  }
+  if (KvKeyBits(format_) < 16) Prefetch(data + pieces_.key_scales, scales);
+  Prefetch(data + pieces_.bias, pieces_.counts - pieces_.bias);
+  return data;
+}
+
+void KvBlockReader::Logits(const KvBlockRef& block, const Ahead& ahead, const TileQueries& queries,
+                           float* logits, int64_t stride) {
   const KvBlockPieces& pieces = PiecesOf(block);
   const std::byte* data = DataOf(block);
+  const std::byte* next = Fetch(ahead);
   const int bits = KvKeyBits(block.format);
   if (bits == 16) {
     kernels_->query_key({.q = queries.plain,
@@ -80,7 +55,7 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
                          .head_dim = args_->shape.head_dim,
                          .keys = reinterpret_cast<const Half*>(data),
                          .block_tokens = args_->shape.block_tokens,
-                         .next_keys = reinterpret_cast<const Half*>(DataOf(next)),
+                         .next_keys = reinterpret_cast<const Half*>(next),
                          .logits = logits,
                          .logit_stride = stride});
   } else {
@@ -92,7 +67,7 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
                            .upper = data + pieces.key_upper,
                            .scales = reinterpret_cast<const Half*>(data + pieces.key_scales),
                            .block_tokens = args_->shape.block_tokens,
-                           .next = DataOf(next),
+                           .next = next,
                            .logits = logits,
                            .logit_stride = stride});
   }
@@ -107,56 +82,61 @@ void KvBlockReader::Logits(const KvBlockRef& block, const KvBlockRef& next,
 
 void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                                 int64_t stride) const {
-  if (queries.first_pair >= queries.end_pair) return;
+  const MeanHead& mean = *queries.mean;
+  if (mean.pairs.empty()) return;
   const std::byte* data = DataOf(block);
   uint32_t base;
   std::memcpy(&base, data + pieces_.base, sizeof(base));
-  if ((block.flags & kKvRun) != 0) return AddMeanRun(base, queries, logits, stride);
-  const uint16_t* distances = reinterpret_cast<const uint16_t*>(data + pieces_.distances);
-  int32_t positions[kMaxBlockTokens];
-  for (int e = 0; e < block.count; ++e) positions[e] = static_cast<int32_t>(base + distances[e]);
-  // What slots without an entry hold may be no position.
-  std::fill(positions + block.count, positions + args_->shape.block_tokens,
-            static_cast<int32_t>(base));
-  kernels_->add_mean_term({.coefficients = queries.mean_coefficients,
-                           .rows = queries.rows,
-                           .pairs = args_->shape.head_dim / 2,
-                           .first_pair = queries.first_pair,
-                           .end_pair = queries.end_pair,
-                           .cos = args_->positions.cos,
-                           .sin = args_->positions.sin,
-                           .positions = positions,
-                           .entries = block.count,
-                           .logits = logits,
-                           .logit_stride = stride});
+  DCHECK_LT(int64_t{base}, int64_t{args_->positions.num_positions});
+  const int64_t pairs = args_->shape.head_dim / 2;
+  const bool near = kernels_->add_mean_term(
+      {.coefficients = queries.mean_coefficients,
+       .rows = queries.rows,
+       .num_pairs = static_cast<int32_t>(mean.pairs.size()),
+       .pair_stride = mean.pair_stride,
+       .pairs = mean.pairs.data(),
+       .cos = args_->positions.cos + base * pairs,
+       .sin = args_->positions.sin + base * pairs,
+       .turned = queries.turned_coefficients,
+       .angles = queries.angles,
+       .distances = (block.flags & kKvRun) != 0
+                        ? nullptr
+                        : reinterpret_cast<const uint16_t*>(data + pieces_.distances),
+       .block_tokens = args_->shape.block_tokens,
+       .logits = logits,
+       .logit_stride = stride});
+  if (!near) AddFarMeanTerm(block, base, queries, logits, stride);
 }
 
-void KvBlockReader::AddMeanRun(int64_t base, const TileQueries& queries, float* logits,
-                               int64_t stride) const {
-  DCHECK_LT(base, args_->positions.num_positions);
-  const int32_t pairs = args_->shape.head_dim / 2;
-  kernels_->add_mean_run({.coefficients = queries.mean_coefficients,
-                          .rows = queries.rows,
-                          .pairs = pairs,
-                          .first_pair = queries.first_pair,
-                          .end_pair = queries.end_pair,
-                          .cos = args_->positions.cos + base * pairs,
-                          .sin = args_->positions.sin + base * pairs,
-                          .turned = queries.turned_coefficients,
-                          .angles = queries.run_angles,
-                          .block_tokens = args_->shape.block_tokens,
-                          .logits = logits,
-                          .logit_stride = stride});
+void KvBlockReader::AddFarMeanTerm(const KvBlockRef& block, int64_t base,
+                                   const TileQueries& queries, float* logits,
+                                   int64_t stride) const {
+  const MeanHead& mean = *queries.mean;
+  const int64_t pairs = args_->shape.head_dim / 2;
+  const uint16_t* distances = reinterpret_cast<const uint16_t*>(DataOf(block) + pieces_.distances);
+  for (int e = 0; e < block.count; ++e) {
+    if (distances[e] < kernels_->angle_digits.reach()) continue;
+    const float* cos = args_->positions.cos + (base + distances[e]) * pairs;
+    const float* sin = args_->positions.sin + (base + distances[e]) * pairs;
+    for (int r = 0; r < queries.rows; ++r) {
+      const float* a = queries.mean_coefficients + int64_t{r} * 2 * mean.pair_stride;
+      const float* b = a + mean.pair_stride;
+      float term = 0.0f;
+      for (size_t k = 0; k < mean.pairs.size(); ++k) {
+        term += a[k] * cos[mean.pairs[k]] + b[k] * sin[mean.pairs[k]];
+      }
+      logits[r * stride + e] += term;
+    }
+  }
 }
 
-void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, int first,
-                              int entries, const Sums& sums) {
+void KvBlockReader::AddValues(const KvBlockRef& block, const Ahead& ahead, int first, int entries,
+                              const Sums& sums) {
   const KvBlockPieces& pieces = PiecesOf(block);
   const int head_dim = args_->shape.head_dim;
   const int bits = KvValueBits(block.format);
   const std::byte* data = DataOf(block);
-  // A guess where the formats differ: it is only prefetched.
-  const std::byte* next_values = DataOf(next) + pieces.values;
+  const std::byte* next = Fetch(ahead);
   if (bits == 16) {
     const int64_t skipped = int64_t{first} * head_dim;
     kernels_->weight_value({.weights = sums.weights,
@@ -165,7 +145,7 @@ void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, i
                             .values = reinterpret_cast<const Half*>(data + pieces.values) + skipped,
                             .entries = entries,
                             .head_dim = head_dim,
-                            .next_values = reinterpret_cast<const Half*>(next_values) + skipped,
+                            .next_values = reinterpret_cast<const Half*>(next),
                             .sums = sums.plain});
     return;
   }
@@ -181,7 +161,7 @@ void KvBlockReader::AddValues(const KvBlockRef& block, const KvBlockRef& next, i
        .upper = data + pieces.value_upper + first * upper_row,
        .scales = reinterpret_cast<const Half*>(data + pieces.value_scales) + first,
        .entries = entries,
-       .next = next_values + first * lower_row,
+       .next = next,
        .sums = KvValuesRotated(block.format) ? sums.rotated : sums.plain});
 }
 

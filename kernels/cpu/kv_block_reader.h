@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/mean_term.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kv_op_args.h"
 
@@ -16,20 +17,12 @@ struct TileQueries {
   int32_t rows = 0;
   const float* plain = nullptr;    // [rows, D]
   const float* rotated = nullptr;  // [rows, D], Hadamard; null when no block needs it
-  // Null when no block is centred: see MeanTermArgs.
+  // When some block is centred: see MeanTermArgs.
+  const MeanHead* mean = nullptr;
+  const float* angles = nullptr;
   const float* mean_coefficients = nullptr;
-  int32_t first_pair = 0;
-  int32_t end_pair = 0;
-  const float* run_angles = nullptr;     // see FillRunAngles
-  float* turned_coefficients = nullptr;  // [rows, 2, D/2], scratch of the reader
+  float* turned_coefficients = nullptr;  // scratch of the reader
 };
-
-// mean_coefficients [rows, 2, D/2] of `queries` and the pairs for which `mean` [D] is not zero.
-void FillMeanCoefficients(const float* mean, int head_dim, RopePairing pairing,
-                          TileQueries* queries, float* coefficients);
-
-// angles [2, D/2, B]: cosines, then sines, of the positions 0..B-1.
-void FillRunAngles(const PositionTable& positions, const KvBlockShape& shape, float* angles);
 
 // One thread, one attention call. Logits are in units of log2.
 class KvBlockReader {
@@ -38,9 +31,14 @@ class KvBlockReader {
   KvBlockReader(const VectorKernels* kernels, const AttentionArgs* args)
       : kernels_(kernels), args_(args) {}
 
-  // logits[r * stride + e] for all slots e of the block, used or not, and all rows. `next` is read
-  // soon.
-  void Logits(const KvBlockRef& block, const KvBlockRef& next, const TileQueries& queries,
+  // What is read soon, so that it is fetched meanwhile.
+  struct Ahead {
+    const KvBlockRef* block = nullptr;
+    bool values = false;  // else its keys
+  };
+
+  // logits[r * stride + e] for all slots e of the block, used or not, and all rows.
+  void Logits(const KvBlockRef& block, const Ahead& ahead, const TileQueries& queries,
               float* logits, int64_t stride);
 
   // What the weights [rows, stride] of the entries [first, first + entries) add to the rows' sums.
@@ -51,15 +49,19 @@ class KvBlockReader {
     float* plain = nullptr;    // [rows, D]
     float* rotated = nullptr;  // [rows, D], of values that are stored transformed
   };
-  void AddValues(const KvBlockRef& block, const KvBlockRef& next, int first, int entries,
+  void AddValues(const KvBlockRef& block, const Ahead& ahead, int first, int entries,
                  const Sums& sums);
 
  private:
   const KvBlockPieces& PiecesOf(const KvBlockRef& block);
   const std::byte* DataOf(const KvBlockRef& block) const;
+  // Fetches the small arrays, and returns where the large one begins.
+  const std::byte* Fetch(const Ahead& ahead) const;
   void AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                    int64_t stride) const;
-  void AddMeanRun(int64_t base, const TileQueries& queries, float* logits, int64_t stride) const;
+  // For entries whose distance from the block's base is out of the angle tables' reach.
+  void AddFarMeanTerm(const KvBlockRef& block, int64_t base, const TileQueries& queries,
+                      float* logits, int64_t stride) const;
 
   const VectorKernels* kernels_;
   const AttentionArgs* args_;

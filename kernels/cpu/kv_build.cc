@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
 
 namespace condense::cpu {
@@ -23,48 +22,25 @@ KvUnitView UnitOf(const KvBuildArgs& args) {
 
 int64_t RoundedPosition(const KvBuildEntry& entry) { return std::lround(entry.position); }
 
-// A plane's bytes of one row: `codes` [cols], of which the bits from `code_shift` on are stored.
-void PackPlane(const uint8_t* codes, int64_t cols, int plane_bits, int code_shift, std::byte* row) {
-  const int mask = (1 << plane_bits) - 1;
-  for (int64_t first = 0; first < cols; first += kKvCodeGroup) {
-    const int64_t bytes = std::min<int64_t>(kKvCodeGroup, cols - first) * plane_bits / 8;
-    for (int64_t j = 0; j < bytes; ++j) {
-      int byte = 0;
-      for (int k = 0; k < 8 / plane_bits; ++k) {
-        byte |= ((codes[first + j + k * bytes] >> code_shift) & mask) << (k * plane_bits);
-      }
-      row[first * plane_bits / 8 + j] = static_cast<std::byte>(byte);
-    }
-  }
-}
-
-void PackRows(const std::vector<uint8_t>& codes, int bits, int64_t rows, int64_t cols,
-              std::byte* lower, std::byte* upper) {
-  const int lower_bits = KvLowerBits(bits);
-  const int upper_bits = KvUpperBits(bits);
-  for (int64_t row = 0; row < rows; ++row) {
-    const uint8_t* from = codes.data() + row * cols;
-    PackPlane(from, cols, lower_bits, 0, lower + row * KvPlaneRowBytes(cols, lower_bits));
-    if (upper_bits > 0) {
-      PackPlane(from, cols, upper_bits, lower_bits,
-                upper + row * KvPlaneRowBytes(cols, upper_bits));
-    }
-  }
-}
-
 }  // namespace
 
 void KvBuilder::Run(const KvBuildArgs& args) {
   CHECK_LE(args.shape.head_dim, kMaxHeadDim);
+  const int head_dim = args.shape.head_dim;
   sources_.clear();
   blocks_.clear();
   for (int s = 0; s < args.num_sources; ++s) {
+    int32_t positions[kMaxBlockTokens];
+    KvSourcePositions(UnitOf(args), args.sources[s], positions);
     blocks_.push_back({static_cast<int32_t>(sources_.size())});
-    for (int slot = 0; slot < args.sources[s].block.count; ++slot) sources_.push_back({s, slot});
+    for (int slot = 0; slot < args.sources[s].block.count; ++slot) {
+      sources_.push_back({s, slot, positions[slot]});
+    }
   }
-  const int64_t floats = static_cast<int64_t>(sources_.size()) * args.shape.head_dim;
-  keys_ = key_floats_.Reserve(floats);
-  values_ = value_floats_.Reserve(floats);
+  const int64_t floats = static_cast<int64_t>(sources_.size()) * head_dim;
+  decoded_ = decoded_floats_.Reserve(kNumDecoded * floats);
+  rows_ = row_floats_.Reserve(int64_t{head_dim} * args.shape.block_tokens);
+  columns_ = column_floats_.Reserve(int64_t{head_dim} * args.shape.block_tokens);
   int first_entry = 0;
   for (int b = 0; b < args.num_blocks; ++b) {
     BuildBlock(args, args.blocks[b], first_entry);
@@ -80,16 +56,8 @@ void KvBuilder::BuildBlock(const KvBuildArgs& args, const KvBlockRef& block, int
   const Target target = {block, KvPieces(block.format, block.flags, args.shape),
                          DataOf(args, block)};
   std::memset(target.data, 0, target.pieces.bytes);
-  const size_t codes = size_t{1} * args.shape.head_dim * args.shape.block_tokens;
-  key_codes_.assign(codes, 0);
-  value_codes_.assign(codes, 0);
-  for (int slot = 0; slot < block.count; ++slot) {
-    const KvBuildEntry& entry = args.entries[first_entry + slot];
-    BuildKey(args, target, entry, slot);
-    BuildValue(args, target, entry, slot);
-  }
-  if (KvKeyBits(block.format) < 16) PackKeys(args, target);
-  if (KvValueBits(block.format) < 16) PackValues(args, target);
+  BuildKeys(args, target, args.entries + first_entry);
+  BuildValues(args, target, args.entries + first_entry);
   WriteSideArrays(args, target, first_entry);
 }
 
@@ -106,116 +74,161 @@ const KvBuilder::Source* KvBuilder::SingleSource(const KvBuildArgs& args, const 
   return single;
 }
 
-void KvBuilder::BuildKey(const KvBuildArgs& args, const Target& target, const KvBuildEntry& entry,
-                         int slot) {
+void KvBuilder::BuildKeys(const KvBuildArgs& args, const Target& target,
+                          const KvBuildEntry* entries) {
   const int head_dim = args.shape.head_dim;
   const int block_tokens = args.shape.block_tokens;
   const int bits = KvKeyBits(target.ref.format);
+  Half* scales = reinterpret_cast<Half*>(target.data + target.pieces.key_scales);
+  for (int slot = 0; slot < target.ref.count; ++slot) {
+    float* key = rows_ + slot * head_dim;
+    const KvBuildEntry& entry = entries[slot];
+    const Source* single = SingleSource(args, entry, &KvBuildMember::key_weight);
+    if (single != nullptr && KeysAlike(args, *single, target.ref, RoundedPosition(entry))) {
+      std::copy_n(Decoded(args, *single, kKeyLevels), head_dim, key);
+      scales[slot] = ScaleOf(args, *single, true);
+      continue;
+    }
+    SumKey(args, entry, single, key);
+    if ((target.ref.flags & kKvCentred) != 0) {
+      AddRotatedMean(*kernels_, UnitOf(args), RoundedPosition(entry), -1.0f, key);
+    }
+    if (bits == 16) continue;
+    kernels_->hadamard(key, head_dim);
+    scales[slot] = ToLevels(bits, head_dim, key);
+  }
+  std::fill(rows_ + target.ref.count * head_dim, rows_ + block_tokens * head_dim, 0.0f);
+  kernels_->transpose(rows_, head_dim, block_tokens, head_dim, columns_, block_tokens);
+  std::byte* keys = target.data + target.pieces.keys;
+  const int n = head_dim * block_tokens;
+  if (bits == 16) {
+    kernels_->to_half(reinterpret_cast<Half*>(keys), columns_, n);
+  } else {
+    // Rows of a plane follow each other without gaps.
+    kernels_->pack_levels(bits, columns_, n, keys, target.data + target.pieces.key_upper);
+  }
+}
+
+void KvBuilder::SumKey(const KvBuildArgs& args, const KvBuildEntry& entry, const Source* single,
+                       float* key) {
+  const int head_dim = args.shape.head_dim;
   const int64_t position = RoundedPosition(entry);
-  Half* scale = reinterpret_cast<Half*>(target.data + target.pieces.key_scales) + slot;
-  Half* halves = reinterpret_cast<Half*>(target.data + target.pieces.keys) + slot;
-  const Source* single = SingleSource(args, entry, &KvBuildMember::key_weight);
-  if (single != nullptr && KvKeyBits(BlockOf(args, *single).format) == bits &&
-      ((BlockOf(args, *single).flags ^ target.ref.flags) & kKvCentred) == 0 &&
-      PositionOf(args, *single) == position) {
-    const KvBlockRef& from = BlockOf(args, *single);
-    std::byte* data = DataOf(args, from);
-    const KvBlockPieces pieces = KvPieces(from.format, from.flags, args.shape);
-    const KvCodePlanes planes = {data + pieces.keys, data + pieces.key_upper};
-    const Half* source_halves = reinterpret_cast<const Half*>(planes.lower) + single->slot;
-    if (bits < 16) *scale = reinterpret_cast<const Half*>(data + pieces.key_scales)[single->slot];
-    for (int d = 0; d < head_dim; ++d) {
-      if (bits == 16) {
-        halves[d * block_tokens] = source_halves[d * block_tokens];
-      } else {
-        key_codes_[d * block_tokens + slot] =
-            KvReadCode(planes, bits, block_tokens, d, single->slot);
-      }
+  if (single != nullptr) {
+    std::copy_n(Decoded(args, *single, kKeys), head_dim, key);
+    if (position != single->position) {
+      RotateKey(*kernels_, args.positions, position - single->position, head_dim, key);
     }
     return;
   }
-  float key[kMaxHeadDim] = {};
+  std::fill_n(key, head_dim, 0.0f);
   for (int m = 0; m < entry.num_members; ++m) {
     const KvBuildMember& member = args.members[entry.first_member + m];
     if (member.key_weight == 0.0f) continue;
     const Source& source = sources_[member.source];
-    const float* part = KeyOf(args, source);
-    const int64_t distance = position - PositionOf(args, source);
+    const float* part = Decoded(args, source, kKeys);
     float turned[kMaxHeadDim];
-    if (distance != 0) {
+    if (position != source.position) {
       std::copy_n(part, head_dim, turned);
-      RotateKey(*kernels_, args.positions, distance, head_dim, turned);
+      RotateKey(*kernels_, args.positions, position - source.position, head_dim, turned);
       part = turned;
     }
     kernels_->combine(key, 1.0f, part, member.key_weight, head_dim);
   }
-  if ((target.ref.flags & kKvCentred) != 0) {
-    AddRotatedMean(*kernels_, UnitOf(args), position, -1.0f, key);
-  }
-  if (bits == 16) {
-    for (int d = 0; d < head_dim; ++d) halves[d * block_tokens] = ToHalf(key[d]);
-    return;
-  }
-  Hadamard(key, head_dim);
-  uint8_t codes[kMaxHeadDim];
-  *scale = KvQuantize(key, head_dim, bits, codes);
-  for (int d = 0; d < head_dim; ++d) key_codes_[d * block_tokens + slot] = codes[d];
 }
 
-void KvBuilder::BuildValue(const KvBuildArgs& args, const Target& target, const KvBuildEntry& entry,
-                           int slot) {
+void KvBuilder::BuildValues(const KvBuildArgs& args, const Target& target,
+                            const KvBuildEntry* entries) {
   const int head_dim = args.shape.head_dim;
   const int bits = KvValueBits(target.ref.format);
-  Half* scale = reinterpret_cast<Half*>(target.data + target.pieces.value_scales) + slot;
-  Half* halves = reinterpret_cast<Half*>(target.data + target.pieces.values) + slot * head_dim;
-  uint8_t* codes = value_codes_.data() + size_t{1} * slot * head_dim;
-  const Source* single = SingleSource(args, entry, &KvBuildMember::value_weight);
-  if (single != nullptr && KvValueBits(BlockOf(args, *single).format) == bits) {
-    const KvBlockRef& from = BlockOf(args, *single);
-    std::byte* data = DataOf(args, from);
-    const KvBlockPieces pieces = KvPieces(from.format, from.flags, args.shape);
-    const KvCodePlanes planes = {data + pieces.values, data + pieces.value_upper};
-    if (bits == 16) {
-      std::copy_n(reinterpret_cast<const Half*>(planes.lower) + single->slot * head_dim, head_dim,
-                  halves);
-      return;
+  Half* scales = reinterpret_cast<Half*>(target.data + target.pieces.value_scales);
+  for (int slot = 0; slot < target.ref.count; ++slot) {
+    float* value = rows_ + slot * head_dim;
+    const Source* single = SingleSource(args, entries[slot], &KvBuildMember::value_weight);
+    if (bits < 16 && single != nullptr && KvValueBits(BlockOf(args, *single).format) == bits) {
+      std::copy_n(Decoded(args, *single, kValueLevels), head_dim, value);
+      scales[slot] = ScaleOf(args, *single, false);
+      continue;
     }
-    *scale = reinterpret_cast<const Half*>(data + pieces.value_scales)[single->slot];
-    for (int d = 0; d < head_dim; ++d)
-      codes[d] = KvReadCode(planes, bits, head_dim, single->slot, d);
+    SumValue(args, entries[slot], single, value);
+    if (bits == 16) continue;
+    if (KvValuesRotated(target.ref.format)) kernels_->hadamard(value, head_dim);
+    scales[slot] = ToLevels(bits, head_dim, value);
+  }
+  if (bits == 16) {
+    kernels_->to_half(reinterpret_cast<Half*>(target.data + target.pieces.values), rows_,
+                      target.ref.count * head_dim);
+  } else {
+    PackValues(args, target);
+  }
+}
+
+void KvBuilder::SumValue(const KvBuildArgs& args, const KvBuildEntry& entry, const Source* single,
+                         float* value) {
+  const int head_dim = args.shape.head_dim;
+  if (single != nullptr) {
+    std::copy_n(Decoded(args, *single, kValues), head_dim, value);
     return;
   }
-  float value[kMaxHeadDim] = {};
+  std::fill_n(value, head_dim, 0.0f);
   for (int m = 0; m < entry.num_members; ++m) {
     const KvBuildMember& member = args.members[entry.first_member + m];
     if (member.value_weight == 0.0f) continue;
-    kernels_->combine(value, 1.0f, ValueOf(args, sources_[member.source]), member.value_weight,
-                      head_dim);
+    kernels_->combine(value, 1.0f, Decoded(args, sources_[member.source], kValues),
+                      member.value_weight, head_dim);
   }
-  if (bits == 16) {
-    kernels_->to_half(halves, value, head_dim);
-    return;
-  }
-  if (KvValuesRotated(target.ref.format)) Hadamard(value, head_dim);
-  *scale = KvQuantize(value, head_dim, bits, codes);
 }
 
-const float* KvBuilder::KeyOf(const KvBuildArgs& args, const Source& source) {
-  DecodedBlock& block = blocks_[source.block];
-  if (block.keys == nullptr) {
-    block.keys = keys_ + int64_t{block.first_entry} * args.shape.head_dim;
-    decoder_.Keys(UnitOf(args), args.sources[source.block], block.keys);
-  }
-  return block.keys + int64_t{source.slot} * args.shape.head_dim;
+bool KvBuilder::KeysAlike(const KvBuildArgs& args, const Source& source, const KvBlockRef& to,
+                          int64_t position) const {
+  const KvBlockRef& from = BlockOf(args, source);
+  return KvKeysRotated(to.format) && KvKeyBits(from.format) == KvKeyBits(to.format) &&
+         ((from.flags ^ to.flags) & kKvCentred) == 0 && source.position == position;
 }
 
-const float* KvBuilder::ValueOf(const KvBuildArgs& args, const Source& source) {
-  DecodedBlock& block = blocks_[source.block];
-  if (block.values == nullptr) {
-    block.values = values_ + int64_t{block.first_entry} * args.shape.head_dim;
-    decoder_.Values(UnitOf(args), args.sources[source.block].block, block.values);
+Half KvBuilder::ToLevels(int bits, int head_dim, float* x) const {
+  const Half scale = KvScale(kernels_->largest_magnitude(x, head_dim), bits);
+  // Codes follow from the scale as it is stored, not as it was computed.
+  const float step = ToFloat(scale);
+  if (step > 0.0f) {
+    kernels_->scale(x, x, 1.0f / step, head_dim);
+  } else {
+    std::fill_n(x, head_dim, 0.0f);  // all zero, or not finite
   }
-  return block.values + int64_t{source.slot} * args.shape.head_dim;
+  return scale;
+}
+
+Half KvBuilder::ScaleOf(const KvBuildArgs& args, const Source& source, bool key) {
+  const KvBlockRef& from = BlockOf(args, source);
+  const KvBlockPieces pieces = KvPieces(from.format, from.flags, args.shape);
+  const std::byte* scales = DataOf(args, from) + (key ? pieces.key_scales : pieces.value_scales);
+  return reinterpret_cast<const Half*>(scales)[source.slot];
+}
+
+const float* KvBuilder::Decoded(const KvBuildArgs& args, const Source& source, DecodedKind kind) {
+  const int64_t head_dim = args.shape.head_dim;
+  const KvBuildSource& from = args.sources[source.block];
+  DecodedBlock& block = blocks_[source.block];
+  float* at =
+      decoded_ + (kind * static_cast<int64_t>(sources_.size()) + block.first_entry) * head_dim;
+  if (!block.ready[kind]) {
+    block.ready[kind] = true;
+    const KvUnitView unit = UnitOf(args);
+    switch (kind) {
+      case kKeys:
+        decoder_.Keys(unit, from, at);
+        break;
+      case kValues:
+        decoder_.Values(unit, from.block, at);
+        break;
+      case kKeyLevels:
+        decoder_.KeyLevels(unit, from.block, at);
+        break;
+      default:
+        decoder_.ValueLevels(unit, from.block, at);
+        break;
+    }
+  }
+  return at + source.slot * head_dim;
 }
 
 void KvBuilder::WriteSideArrays(const KvBuildArgs& args, const Target& target, int first_entry) {
@@ -249,15 +262,23 @@ void KvBuilder::WriteSideArrays(const KvBuildArgs& args, const Target& target, i
   }
 }
 
-void KvBuilder::PackKeys(const KvBuildArgs& args, const Target& target) const {
-  PackRows(key_codes_, KvKeyBits(target.ref.format), args.shape.head_dim, args.shape.block_tokens,
-           target.data + target.pieces.keys, target.data + target.pieces.key_upper);
-}
-
 void KvBuilder::PackValues(const KvBuildArgs& args, const Target& target) const {
-  PackRows(value_codes_, KvValueBits(target.ref.format), args.shape.block_tokens,
-           args.shape.head_dim, target.data + target.pieces.values,
-           target.data + target.pieces.value_upper);
+  const int head_dim = args.shape.head_dim;
+  const int bits = KvValueBits(target.ref.format);
+  const int whole = head_dim / kKvCodeGroup * kKvCodeGroup;
+  const int64_t lower_row = KvPlaneRowBytes(head_dim, KvLowerBits(bits));
+  const int64_t upper_row = KvPlaneRowBytes(head_dim, KvUpperBits(bits));
+  std::byte* lower = target.data + target.pieces.values;
+  std::byte* upper = target.data + target.pieces.value_upper;
+  for (int slot = 0; slot < target.ref.count; ++slot) {
+    const float* levels = rows_ + slot * head_dim;
+    kernels_->pack_levels(bits, levels, whole, lower, upper);
+    for (int d = whole; d < head_dim; ++d) {
+      KvWriteCode({lower, upper}, bits, head_dim, 0, d, KvCode(bits, levels[d]));
+    }
+    lower += lower_row;
+    upper += upper_row;
+  }
 }
 
 }  // namespace condense::cpu

@@ -27,12 +27,13 @@ class KvBuilder {
   struct Source {
     int32_t block = 0;  // index into KvBuildArgs::sources
     int32_t slot = 0;
+    int32_t position = 0;
   };
-  // What a source block holds, decoded when first asked.
+  // What a source block is decoded to when it is first asked for: [count, D] each.
+  enum DecodedKind { kKeys, kValues, kKeyLevels, kValueLevels, kNumDecoded };
   struct DecodedBlock {
     int32_t first_entry = 0;
-    float* keys = nullptr;    // [count, D]
-    float* values = nullptr;  // [count, D]
+    bool ready[kNumDecoded] = {};
   };
   // One new block while it is filled.
   struct Target {
@@ -42,37 +43,39 @@ class KvBuilder {
   };
 
   void BuildBlock(const KvBuildArgs& args, const KvBlockRef& block, int first_entry);
-  void BuildKey(const KvBuildArgs& args, const Target& target, const KvBuildEntry& entry, int slot);
-  void BuildValue(const KvBuildArgs& args, const Target& target, const KvBuildEntry& entry,
-                  int slot);
+  void BuildKeys(const KvBuildArgs& args, const Target& target, const KvBuildEntry* entries);
+  void BuildValues(const KvBuildArgs& args, const Target& target, const KvBuildEntry* entries);
+  // The weighted sum of an entry's members; `single`: see SingleSource.
+  void SumKey(const KvBuildArgs& args, const KvBuildEntry& entry, const Source* single, float* key);
+  void SumValue(const KvBuildArgs& args, const KvBuildEntry& entry, const Source* single,
+                float* value);
   // The only member with a weight, if it has weight 1; else null.
   const Source* SingleSource(const KvBuildArgs& args, const KvBuildEntry& entry,
                              float KvBuildMember::*weight) const;
+  // Whether the source's narrow key can be copied.
+  bool KeysAlike(const KvBuildArgs& args, const Source& source, const KvBlockRef& to,
+                 int64_t position) const;
   static const KvBlockRef& BlockOf(const KvBuildArgs& args, const Source& source) {
     return args.sources[source.block].block;
   }
-  static int64_t PositionOf(const KvBuildArgs& args, const Source& source) {
-    return KvSourcePosition({args.arena, args.shape, nullptr, {}}, args.sources[source.block],
-                            source.slot);
-  }
-  // [D], as exact as stored: keys after RoPE, values untransformed.
-  const float* KeyOf(const KvBuildArgs& args, const Source& source);
-  const float* ValueOf(const KvBuildArgs& args, const Source& source);
+  static Half ScaleOf(const KvBuildArgs& args, const Source& source, bool key);
+  // [D]; keys and values as exact as stored, keys after RoPE, values untransformed.
+  const float* Decoded(const KvBuildArgs& args, const Source& source, DecodedKind kind);
+  // x becomes levels in units of the scale that is returned.
+  Half ToLevels(int bits, int head_dim, float* x) const;
+  void PackValues(const KvBuildArgs& args, const Target& target) const;
   // The side arrays of a new block.
   static void WriteSideArrays(const KvBuildArgs& args, const Target& target, int first_entry);
-  // Puts the codes of all slots into their planes.
-  void PackKeys(const KvBuildArgs& args, const Target& target) const;
-  void PackValues(const KvBuildArgs& args, const Target& target) const;
 
   const VectorKernels* const kernels_;
   KvDecoder decoder_;
   std::vector<Source> sources_;  // of all source entries in order
   std::vector<DecodedBlock> blocks_;
-  FloatScratch key_floats_, value_floats_;
-  float* keys_ = nullptr;  // in the scratch, while Run runs: [sources, D]
-  float* values_ = nullptr;
-  std::vector<uint8_t> key_codes_;    // [D, B]
-  std::vector<uint8_t> value_codes_;  // [B, D]
+  FloatScratch decoded_floats_, row_floats_, column_floats_;
+  // In the scratch, while Run runs.
+  float* decoded_ = nullptr;  // [kNumDecoded, sources, D]
+  float* rows_ = nullptr;     // [B, D]: the vectors or levels of one new block
+  float* columns_ = nullptr;  // [D, B]
 };
 
 }  // namespace condense::cpu

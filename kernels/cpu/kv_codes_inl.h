@@ -152,49 +152,12 @@ CONDENSE_SIMD_TARGET void WeightCodesRows(const WeightCodesArgs& args, int row) 
   if (dim < args.head_dim) WeightCodesRest<kBits>(args, scaled, row, R, dim);
 }
 
-// R rows x V vectors of entries.
-template <int R, int V>
-CONDENSE_SIMD_TARGET void AddMeanRunTile(const MeanRunArgs& args, int row, int entry) {
-  float* logits = args.logits + row * args.logit_stride + entry;
-  Vec sum[R][V];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) sum[r][v] = Load(logits + r * args.logit_stride + v * kLanes);
-  }
-  for (int half = 0; half < 2; ++half) {
-    const float* weights = args.turned + (static_cast<int64_t>(row) * 2 + half) * args.pairs;
-    const float* angles = args.angles + static_cast<int64_t>(half) * args.pairs * args.block_tokens;
-    for (int pair = args.first_pair; pair < args.end_pair; ++pair) {
-      Vec angle[V];
-      for (int v = 0; v < V; ++v) {
-        angle[v] =
-            Load(angles + static_cast<int64_t>(pair) * args.block_tokens + entry + v * kLanes);
-      }
-      for (int r = 0; r < R; ++r) {
-        const Vec weight = Set(weights[static_cast<int64_t>(r) * 2 * args.pairs + pair]);
-        for (int v = 0; v < V; ++v) sum[r][v] = Fma(weight, angle[v], sum[r][v]);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) Store(logits + r * args.logit_stride + v * kLanes, sum[r][v]);
-  }
-}
-
-template <int R>
-CONDENSE_SIMD_TARGET void AddMeanRunRows(const MeanRunArgs& args, int row) {
-  constexpr int kVectors = KeyVectors(R);
-  for (int entry = 0; entry < args.block_tokens; entry += kVectors * kLanes) {
-    AddMeanRunTile<R, kVectors>(args, row, entry);
-  }
-}
-
 template <int... R>
 struct CodeRowsTable {
   template <int kBits>
   static constexpr RowsFunction<QueryCodesArgs> kQuery[] = {&QueryCodesRows<kBits, R + 1>...};
   template <int kBits>
   static constexpr RowsFunction<WeightCodesArgs> kWeight[] = {&WeightCodesRows<kBits, R + 1>...};
-  static constexpr RowsFunction<MeanRunArgs> kMeanRun[] = {&AddMeanRunRows<R + 1>...};
 };
 template <int... R>
 constexpr CodeRowsTable<R...> MakeCodeRowsTable(std::integer_sequence<int, R...>) {
@@ -217,95 +180,6 @@ inline void WeightCodes(const WeightCodesArgs& args) {
                                        : CodeRows::kWeight<3>;
   for (int row = 0; row < args.rows; row += kMaxRows) {
     table[std::min(kMaxRows, args.rows - row) - 1](args, row);
-  }
-}
-
-CONDENSE_SIMD_TARGET inline void TurnCoefficients(const MeanRunArgs& args, int row) {
-  const float* a = args.coefficients + static_cast<int64_t>(row) * 2 * args.pairs;
-  const float* b = a + args.pairs;
-  float* turned_a = args.turned + static_cast<int64_t>(row) * 2 * args.pairs;
-  float* turned_b = turned_a + args.pairs;
-  for (int i = args.first_pair; i < args.end_pair; i += kLanes) {
-    const int n = std::min(kLanes, args.pairs - i);
-    const Vec va = LoadFirst(a + i, n);
-    const Vec vb = LoadFirst(b + i, n);
-    const Vec cos = LoadFirst(args.cos + i, n);
-    const Vec sin = LoadFirst(args.sin + i, n);
-    StoreFirst(turned_a + i, Fma(va, cos, Mul(vb, sin)), n);
-    StoreFirst(turned_b + i, FmaNegated(va, sin, Mul(vb, cos)), n);
-  }
-}
-
-inline void AddMeanRun(const MeanRunArgs& args) {
-  for (int row = 0; row < args.rows; ++row) TurnCoefficients(args, row);
-  for (int row = 0; row < args.rows; row += kMaxRows) {
-    CodeRows::kMeanRun[std::min(kMaxRows, args.rows - row) - 1](args, row);
-  }
-}
-
-// R rows x 4 entries: a vector holds pairs of one entry. kWhole: their number fills whole vectors.
-template <int R, bool kWhole>
-CONDENSE_SIMD_INLINE void SumMeanTerm(const MeanTermArgs& args, const float* weights,
-                                      const int32_t* positions, Vec (&quads)[R]) {
-  const int64_t pairs = args.pairs;
-  const float* cos[4];
-  const float* sin[4];
-  for (int e = 0; e < 4; ++e) {
-    cos[e] = args.cos + positions[e] * pairs;
-    sin[e] = args.sin + positions[e] * pairs;
-  }
-  Vec sum[R][4];
-  for (int r = 0; r < R; ++r) {
-    for (int e = 0; e < 4; ++e) sum[r][e] = Set(0.0f);
-  }
-  for (int64_t pair = args.first_pair / kLanes * kLanes; pair < args.end_pair; pair += kLanes) {
-    const int n = static_cast<int>(std::min<int64_t>(kLanes, pairs - pair));
-    Vec a[R];
-    Vec b[R];
-    for (int r = 0; r < R; ++r) {
-      const float* weight = weights + r * 2 * pairs + pair;
-      a[r] = kWhole ? Load(weight) : LoadFirst(weight, n);
-      b[r] = kWhole ? Load(weight + pairs) : LoadFirst(weight + pairs, n);
-    }
-    for (int e = 0; e < 4; ++e) {
-      const Vec c = kWhole ? Load(cos[e] + pair) : LoadFirst(cos[e] + pair, n);
-      const Vec s = kWhole ? Load(sin[e] + pair) : LoadFirst(sin[e] + pair, n);
-      for (int r = 0; r < R; ++r) sum[r][e] = Fma(s, b[r], Fma(c, a[r], sum[r][e]));
-    }
-  }
-  for (int r = 0; r < R; ++r) quads[r] = AddQuad(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-}
-
-template <int R, bool kWhole>
-CONDENSE_SIMD_TARGET void AddMeanTermRows(const MeanTermArgs& args, int row) {
-  const float* weights = args.coefficients + static_cast<int64_t>(row) * 2 * args.pairs;
-  for (int entry = 0; entry < args.entries; entry += kLanes) {
-    Vec quads[kLanes / 4][R];
-    for (int g = 0; g < kLanes / 4; ++g) {
-      SumMeanTerm<R, kWhole>(args, weights, args.positions + entry + 4 * g, quads[g]);
-    }
-    for (int r = 0; r < R; ++r) {
-      Vec of_row[kLanes / 4];
-      for (int g = 0; g < kLanes / 4; ++g) of_row[g] = quads[g][r];
-      float* logits = args.logits + (row + r) * args.logit_stride + entry;
-      Store(logits, Add(Load(logits), SumQuads(of_row)));
-    }
-  }
-}
-
-template <bool kWhole>
-void AddMeanTermOfWidth(const MeanTermArgs& args) {
-  int row = 0;
-  for (; row + 3 <= args.rows; row += 3) AddMeanTermRows<3, kWhole>(args, row);
-  if (args.rows - row == 2) AddMeanTermRows<2, kWhole>(args, row);
-  if (args.rows - row == 1) AddMeanTermRows<1, kWhole>(args, row);
-}
-
-inline void AddMeanTerm(const MeanTermArgs& args) {
-  if (args.pairs % kLanes == 0) {
-    AddMeanTermOfWidth<true>(args);
-  } else {
-    AddMeanTermOfWidth<false>(args);
   }
 }
 

@@ -1,11 +1,10 @@
 #include "kernels/cpu/kv_decode.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
 
 namespace condense::cpu {
@@ -26,45 +25,15 @@ void DecodeRow(const VectorKernels& kernels, int bits, const std::byte* lower,
   }
 }
 
-// Every column's own transform: rows of `width` floats meet whole.
-void HadamardColumns(float* x, int n, int width) {
-  const int run = HadamardWidth(n);
-  for (int half = 1; half < run; half *= 2) {
-    for (int first = 0; first < n; first += 2 * half) {
-      float* a = x + int64_t{first} * width;
-      float* b = a + int64_t{half} * width;
-      for (int i = 0; i < half * width; ++i) {
-        const float sum = a[i] + b[i];
-        b[i] = a[i] - b[i];
-        a[i] = sum;
-      }
-    }
-  }
-  const float factor = 1.0f / std::sqrt(static_cast<float>(run));
-  for (int i = 0; i < n * width; ++i) x[i] *= factor;
-}
-
-// to [count, rows] of from [rows, cols], a few rows at a time so that both stay in the cache.
-void Transpose(const float* from, int rows, int cols, int count, float* to) {
-  constexpr int kStep = 8;  // divides D
-  for (int row = 0; row < rows; row += kStep) {
-    for (int col = 0; col < count; ++col) {
-      const float* source = from + int64_t{row} * cols + col;
-      float* target = to + int64_t{col} * rows + row;
-      for (int i = 0; i < kStep; ++i) target[i] = source[i * cols];
-    }
-  }
-}
-
 void ReadSideArrays(const KvReadArgs& args, const KvUnitView& unit, const KvBuildSource& source,
                     int64_t first) {
   const KvBlockRef& block = source.block;
   const KvBlockPieces pieces = KvPieces(block.format, block.flags, args.shape);
   const std::byte* data = DataOf(unit, block);
+  if (args.positions_out != nullptr) {
+    KvSourcePositions(unit, source, args.positions_out + first);
+  }
   for (int slot = 0; slot < block.count; ++slot) {
-    if (args.positions_out != nullptr) {
-      args.positions_out[first + slot] = static_cast<int32_t>(KvSourcePosition(unit, source, slot));
-    }
     if (args.biases != nullptr) {
       args.biases[first + slot] =
           (block.flags & kKvBias) != 0
@@ -80,11 +49,19 @@ void ReadSideArrays(const KvReadArgs& args, const KvUnitView& unit, const KvBuil
 
 }  // namespace
 
-int64_t KvSourcePosition(const KvUnitView& unit, const KvBuildSource& source, int slot) {
-  if ((source.block.flags & (kKvPosition | kKvRun)) == 0) {
-    return int64_t{source.first_position} + slot;
+void KvSourcePositions(const KvUnitView& unit, const KvBuildSource& source, int32_t* positions) {
+  const KvBlockRef& block = source.block;
+  uint32_t base = static_cast<uint32_t>(source.first_position);
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
+  const std::byte* data = DataOf(unit, block);
+  if ((block.flags & (kKvPosition | kKvRun)) != 0) {
+    std::memcpy(&base, data + pieces.base, sizeof(base));
   }
-  return KvPositionOf(DataOf(unit, source.block), source.block, unit.shape, slot);
+  const uint16_t* distances = reinterpret_cast<const uint16_t*>(data + pieces.distances);
+  for (int slot = 0; slot < block.count; ++slot) {
+    positions[slot] =
+        static_cast<int32_t>(base + ((block.flags & kKvPosition) != 0 ? distances[slot] : slot));
+  }
 }
 
 void RotateKey(const VectorKernels& kernels, const PositionTable& positions, int64_t distance,
@@ -114,57 +91,70 @@ void AddRotatedMean(const VectorKernels& kernels, const KvUnitView& unit, int64_
   kernels.combine(key, 1.0f, mean, sign, head_dim);
 }
 
-void KvDecoder::Keys(const KvUnitView& unit, const KvBuildSource& source, float* keys) {
-  const KvBlockRef& block = source.block;
+void KvDecoder::KeyLevels(const KvUnitView& unit, const KvBlockRef& block, float* levels) {
   const int head_dim = unit.shape.head_dim;
   const int block_tokens = unit.shape.block_tokens;
   const int bits = KvKeyBits(block.format);
   const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
   const std::byte* data = DataOf(unit, block);
   float* columns = columns_.Reserve(int64_t{head_dim} * block_tokens);
-  if (bits == 16) {
-    kernels_->to_float(columns, reinterpret_cast<const Half*>(data), head_dim * block_tokens);
-    return Transpose(columns, head_dim, block_tokens, block.count, keys);
+  // Rows of a plane follow each other without gaps.
+  kernels_->levels(bits, data + pieces.keys, data + pieces.key_upper, head_dim * block_tokens,
+                   columns);
+  kernels_->transpose(columns, block_tokens, head_dim, block.count, levels, head_dim);
+}
+
+void KvDecoder::Keys(const KvUnitView& unit, const KvBuildSource& source, float* keys) {
+  const KvBlockRef& block = source.block;
+  const int head_dim = unit.shape.head_dim;
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
+  const std::byte* data = DataOf(unit, block);
+  if (KvKeyBits(block.format) == 16) {
+    return kernels_->transpose_half(reinterpret_cast<const Half*>(data), unit.shape.block_tokens,
+                                    head_dim, block.count, keys, head_dim);
   }
+  KeyLevels(unit, block, keys);
   const Half* scales = reinterpret_cast<const Half*>(data + pieces.key_scales);
-  float steps[64];
-  kernels_->to_float(steps, scales, block_tokens);
-  for (int d = 0; d < head_dim; ++d) {
-    float* row = columns + int64_t{d} * block_tokens;
-    DecodeRow(*kernels_, bits,
-              data + pieces.keys + d * KvPlaneRowBytes(block_tokens, KvLowerBits(bits)),
-              data + pieces.key_upper + d * KvPlaneRowBytes(block_tokens, KvUpperBits(bits)),
-              block_tokens, row);
-    for (int e = 0; e < block_tokens; ++e) row[e] *= steps[e];
-  }
-  HadamardColumns(columns, head_dim, block_tokens);
-  Transpose(columns, head_dim, block_tokens, block.count, keys);
-  if ((block.flags & kKvCentred) == 0) return;
+  int32_t positions[kMaxBlockTokens];
+  KvSourcePositions(unit, source, positions);
   for (int slot = 0; slot < block.count; ++slot) {
-    AddRotatedMean(*kernels_, unit, KvSourcePosition(unit, source, slot), 1.0f,
-                   keys + int64_t{slot} * head_dim);
+    float* key = keys + int64_t{slot} * head_dim;
+    kernels_->scale(key, key, ToFloat(scales[slot]), head_dim);
+    kernels_->hadamard(key, head_dim);
+    if ((block.flags & kKvCentred) != 0) {
+      AddRotatedMean(*kernels_, unit, positions[slot], 1.0f, key);
+    }
+  }
+}
+
+void KvDecoder::ValueLevels(const KvUnitView& unit, const KvBlockRef& block, float* levels) const {
+  const int head_dim = unit.shape.head_dim;
+  const int bits = KvValueBits(block.format);
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
+  const std::byte* data = DataOf(unit, block);
+  for (int slot = 0; slot < block.count; ++slot) {
+    DecodeRow(*kernels_, bits,
+              data + pieces.values + slot * KvPlaneRowBytes(head_dim, KvLowerBits(bits)),
+              data + pieces.value_upper + slot * KvPlaneRowBytes(head_dim, KvUpperBits(bits)),
+              head_dim, levels + int64_t{slot} * head_dim);
   }
 }
 
 void KvDecoder::Values(const KvUnitView& unit, const KvBlockRef& block, float* values) const {
   const int head_dim = unit.shape.head_dim;
-  const int bits = KvValueBits(block.format);
   const KvBlockPieces pieces = KvPieces(block.format, block.flags, unit.shape);
   const std::byte* data = DataOf(unit, block);
-  if (bits == 16) {
+  if (KvValueBits(block.format) == 16) {
     kernels_->to_float(values, reinterpret_cast<const Half*>(data + pieces.values),
                        block.count * head_dim);
     return;
   }
+  ValueLevels(unit, block, values);
   const Half* scales = reinterpret_cast<const Half*>(data + pieces.value_scales);
   for (int slot = 0; slot < block.count; ++slot) {
     float* value = values + int64_t{slot} * head_dim;
-    DecodeRow(*kernels_, bits,
-              data + pieces.values + slot * KvPlaneRowBytes(head_dim, KvLowerBits(bits)),
-              data + pieces.value_upper + slot * KvPlaneRowBytes(head_dim, KvUpperBits(bits)),
-              head_dim, value);
     kernels_->scale(value, value, ToFloat(scales[slot]), head_dim);
-    if (KvValuesRotated(block.format)) Hadamard(value, head_dim);
+    if (KvValuesRotated(block.format)) kernels_->hadamard(value, head_dim);
   }
 }
 

@@ -13,6 +13,7 @@
 namespace condense::cpu {
 
 inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxBlockTokens = 64;
 
 // One unit whose blocks are decoded.
 struct KvUnitView {
@@ -22,7 +23,8 @@ struct KvUnitView {
   PositionTable positions;
 };
 
-int64_t KvSourcePosition(const KvUnitView& unit, const KvBuildSource& source, int slot);
+// positions [count].
+void KvSourcePositions(const KvUnitView& unit, const KvBuildSource& source, int32_t* positions);
 
 // x [D] = R(distance) x; negative distances turn back. REQUIRES: |distance| < num_positions.
 void RotateKey(const VectorKernels& kernels, const PositionTable& positions, int64_t distance,
@@ -40,6 +42,9 @@ class KvDecoder {
   // The kv-read op.
   void Read(const KvReadArgs& args);
 
+  // Of narrow blocks: the levels [count, D] as they are stored.
+  void KeyLevels(const KvUnitView& unit, const KvBlockRef& block, float* levels);
+  void ValueLevels(const KvUnitView& unit, const KvBlockRef& block, float* levels) const;
   // keys [count, D] after RoPE, as exact as stored.
   void Keys(const KvUnitView& unit, const KvBuildSource& source, float* keys);
   // values [count, D], untransformed.

@@ -42,36 +42,38 @@ struct WeightCodesArgs {
   float* sums = nullptr;             // [rows, head_dim]
 };
 
-// What centring took away: logits[r * logit_stride + e] += sum over i of
-// coefficients[r][0][i] * cos[positions[e]][i] + coefficients[r][1][i] * sin[positions[e]][i].
-struct MeanTermArgs {
-  const float* coefficients = nullptr;  // [rows, 2, pairs]
-  int32_t rows = 0;
-  int32_t pairs = 0;       // D / 2
-  int32_t first_pair = 0;  // coefficients of pairs outside [first_pair, end_pair) are zero
-  int32_t end_pair = 0;
-  const float* cos = nullptr;  // [*, pairs]
-  const float* sin = nullptr;
-  const int32_t* positions = nullptr;  // [entries rounded up to 32]
-  int32_t entries = 0;                 // logits of the next entries up to a multiple of 32 are lost
-  float* logits = nullptr;
-  int64_t logit_stride = 0;
+// How an instruction set looks up the angles of a distance: digit by digit, lowest first, each of
+// `bits` bits; distances of `reach` and more have too many digits.
+struct AngleDigits {
+  int32_t bits = 0;
+  int32_t digits = 0;
+  constexpr int32_t values() const { return 1 << bits; }
+  constexpr int32_t reach() const { return 1 << (bits * digits); }
+  // Floats of the table of one frequency pair: see MeanTermArgs::angles.
+  constexpr int32_t table_floats(int block_tokens) const {
+    return 2 * block_tokens + 2 * digits * values();
+  }
 };
 
-// The same for a block whose entries are at consecutive positions. As cos((base + e) x) is
-// cos(base x) cos(e x) - sin(base x) sin(e x), and so on, turning the coefficients once makes the
-// angles of the entries the same for every block.
-struct MeanRunArgs {
-  const float* coefficients = nullptr;  // [rows, 2, pairs]
+// What centring took away: logits[r * logit_stride + e] += sum over the pairs k of
+// coefficients[r][0][k] * cos(angle of pair k at e's position) + coefficients[r][1][k] * sin(...).
+// As cos(x + y) is cos x cos y - sin x sin y, and so on, turning the coefficients once to the
+// block's base makes the angles of distances the same for every block, and small tables of a
+// distance's digits give them all.
+struct MeanTermArgs {
+  const float* coefficients = nullptr;  // [rows, 2, pair_stride], zero from num_pairs on
   int32_t rows = 0;
-  int32_t pairs = 0;
-  int32_t first_pair = 0;
-  int32_t end_pair = 0;
-  const float* cos = nullptr;     // [pairs] at the position of the first entry
-  const float* sin = nullptr;     // [pairs]
-  float* turned = nullptr;        // [rows, 2, pairs], scratch
-  const float* angles = nullptr;  // [2, pairs, block_tokens]: cosines, then sines, of 0, 1, ...
-  int32_t block_tokens = 0;       // 32 or 64
+  int32_t num_pairs = 0;
+  int32_t pair_stride = 0;         // a multiple of 16
+  const int32_t* pairs = nullptr;  // [num_pairs], ascending, below D / 2
+  const float* cos = nullptr;      // [D / 2] at the block's base
+  const float* sin = nullptr;      // [D / 2]
+  float* turned = nullptr;         // [rows + 1, 2, pair_stride], scratch
+  // [D / 2][table_floats]: cosines of the distances 0 ... B - 1, their sines; then for each digit
+  // the cosines of its values, their sines.
+  const float* angles = nullptr;
+  const uint16_t* distances = nullptr;  // [block_tokens]; null: 0, 1, 2 ...
+  int32_t block_tokens = 0;             // 32 or 64
   float* logits = nullptr;
   int64_t logit_stride = 0;
 };

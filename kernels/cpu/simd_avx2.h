@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/base/dtype.h"
+#include "kernels/cpu/kv_kernel_args.h"
 #include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE avx2
@@ -94,19 +95,65 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm256_fmaddsub_ps(x, c, _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), s));
 }
 
-CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
-  return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, Vec v) {
+  const __m256i x = _mm256_cvttps_epi32(v);
+  const __m128i pairs = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(pairs, pairs));
 }
-CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
-  const __m256d x = _mm256_castps_pd(AddPairs(a, b));
-  const __m256d y = _mm256_castps_pd(AddPairs(c, d));
-  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
-                       _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+CONDENSE_SIMD_INLINE Vec Abs(Vec v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
+  if constexpr (kRun == 1) return _mm256_permute_ps(v, 0xb1);
+  if constexpr (kRun == 2) return _mm256_permute_ps(v, 0x4e);
+  if constexpr (kRun == 4) return _mm256_permute2f128_ps(v, v, 0x01);
 }
-CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
-  return _mm256_add_ps(_mm256_permute2f128_ps(quads[0], quads[1], 0x20),
-                       _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(Vec v) {
+  const float n = -0.0f;
+  const Vec sign = kRun == 1   ? _mm256_setr_ps(0, n, 0, n, 0, n, 0, n)
+                   : kRun == 2 ? _mm256_setr_ps(0, 0, n, n, 0, 0, n, n)
+                               : _mm256_setr_ps(0, 0, 0, 0, n, n, n, n);
+  return _mm256_xor_ps(v, sign);
 }
+
+CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
+  Vec y[kLanes];  // y[4 i + j]: in half h column 4 h + j of the rows 4 i ... 4 i + 3
+  for (int i = 0; i < kLanes; i += 4) {
+    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1]));
+    const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
+    const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[i + 2], x[i + 3]));
+    const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(x[i + 2], x[i + 3]));
+    y[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+    y[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+    y[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+    y[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm256_permute2f128_ps(y[j], y[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(y[j], y[4 + j], 0x31);
+  }
+}
+
+inline constexpr AngleDigits kAngleDigits = {3, 3};
+using Index = __m256i;
+CONDENSE_SIMD_INLINE Index LoadIndex(const uint16_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+CONDENSE_SIMD_INLINE Index ShiftIndex(Index i, int bits) { return _mm256_srli_epi32(i, bits); }
+CONDENSE_SIMD_INLINE Vec LookUp(const float* table, Index i) {
+  return _mm256_permutevar8x32_ps(Load(table), i);
+}
+CONDENSE_SIMD_INLINE __m256i BelowMask(Index i, int limit) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(limit), i);
+}
+CONDENSE_SIMD_INLINE Vec KeepWhereBelow(Vec v, Index i, int limit) {
+  return _mm256_and_ps(v, _mm256_castsi256_ps(BelowMask(i, limit)));
+}
+CONDENSE_SIMD_INLINE bool AllBelow(Index i, int limit) {
+  return _mm256_movemask_epi8(BelowMask(i, limit)) == -1;
+}
+
 // The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the
 // register and shifted so that codes come out in order; a table turns them into levels, which
 // leaves the offsets of both planes in their tables.

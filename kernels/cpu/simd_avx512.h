@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "kernels/base/dtype.h"
+#include "kernels/cpu/kv_kernel_args.h"
 #include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE avx512
@@ -92,22 +93,64 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(Vec x, const float* cos, const float* sin) 
   return _mm512_fmaddsub_ps(x, c, _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), s));
 }
 
-CONDENSE_SIMD_INLINE Vec AddPairs(Vec a, Vec b) {
-  return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v)));
 }
-CONDENSE_SIMD_INLINE Vec AddQuad(Vec a, Vec b, Vec c, Vec d) {
-  const __m512d x = _mm512_castps_pd(AddPairs(a, b));
-  const __m512d y = _mm512_castps_pd(AddPairs(c, d));
-  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
-                       _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+CONDENSE_SIMD_INLINE Vec Abs(Vec v) { return _mm512_abs_ps(v); }
+
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(Vec v) {
+  if constexpr (kRun == 1) return _mm512_permute_ps(v, 0xb1);
+  if constexpr (kRun == 2) return _mm512_permute_ps(v, 0x4e);
+  if constexpr (kRun == 4) return _mm512_shuffle_f32x4(v, v, 0xb1);
+  if constexpr (kRun == 8) return _mm512_shuffle_f32x4(v, v, 0x4e);
 }
-CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
-  const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x44),
-                               _mm512_shuffle_f32x4(quads[0], quads[1], 0xee));
-  const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x44),
-                               _mm512_shuffle_f32x4(quads[2], quads[3], 0xee));
-  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(Vec v) {
+  constexpr __mmask16 kOdd = kRun == 1 ? 0xaaaa : kRun == 2 ? 0xcccc : kRun == 4 ? 0xf0f0 : 0xff00;
+  return _mm512_mask_xor_ps(v, kOdd, v, Set(-0.0f));
 }
+
+CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
+  Vec y[kLanes];  // y[4 i + j]: in quarter q column 4 q + j of the rows 4 i ... 4 i + 3
+  for (int i = 0; i < kLanes; i += 4) {
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3]));
+    const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
+    y[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    y[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    y[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    y[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+  }
+  for (int j = 0; j < 4; ++j) {
+    const Vec a = _mm512_shuffle_f32x4(y[j], y[4 + j], 0x44);
+    const Vec b = _mm512_shuffle_f32x4(y[8 + j], y[12 + j], 0x44);
+    const Vec c = _mm512_shuffle_f32x4(y[j], y[4 + j], 0xee);
+    const Vec d = _mm512_shuffle_f32x4(y[8 + j], y[12 + j], 0xee);
+    x[j] = _mm512_shuffle_f32x4(a, b, 0x88);
+    x[4 + j] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    x[8 + j] = _mm512_shuffle_f32x4(c, d, 0x88);
+    x[12 + j] = _mm512_shuffle_f32x4(c, d, 0xdd);
+  }
+}
+
+inline constexpr AngleDigits kAngleDigits = {5, 2};
+using Index = __m512i;
+CONDENSE_SIMD_INLINE Index LoadIndex(const uint16_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+CONDENSE_SIMD_INLINE Index ShiftIndex(Index i, int bits) { return _mm512_srli_epi32(i, bits); }
+CONDENSE_SIMD_INLINE Vec LookUp(const float* table, Index i) {
+  return _mm512_permutex2var_ps(Load(table), i, Load(table + kLanes));
+}
+CONDENSE_SIMD_INLINE Vec KeepWhereBelow(Vec v, Index i, int limit) {
+  return _mm512_maskz_mov_ps(_mm512_cmplt_epi32_mask(i, _mm512_set1_epi32(limit)), v);
+}
+CONDENSE_SIMD_INLINE bool AllBelow(Index i, int limit) {
+  return _mm512_cmplt_epi32_mask(i, _mm512_set1_epi32(limit)) == 0xffff;
+}
+
 // The 32 codes of a group as signed bytes: their levels. A plane's bytes are repeated over the
 // register and shifted so that codes come out in order; a table turns them into levels, which
 // leaves the offsets of both planes in their tables.

@@ -11,8 +11,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/base/dtype.h"
+#include "kernels/cpu/kv_kernel_args.h"
 #include "kernels/kv_codes.h"
 
 #define CONDENSE_SIMD_NAMESPACE scalar
@@ -117,19 +119,55 @@ CONDENSE_SIMD_INLINE Vec RotatePairs(const Vec& x, const float* cos, const float
   return out;
 }
 
-// First half of four sums over all lanes: lane 4 i + k holds what quarter i (of 4 lanes) of the
-// k-th operand adds up to. SumQuads finishes: lane 4 g + k is the sum of operand k of quads[g].
-CONDENSE_SIMD_INLINE Vec AddQuad(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
-  const Vec* operands[] = {&a, &b, &c, &d};
-  Vec out;
+// The lanes as bytes, rounded towards zero; lanes in [-128, 128).
+CONDENSE_SIMD_INLINE void StoreBytes(uint8_t* p, const Vec& v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint8_t>(static_cast<int>(v.lane[i]));
+}
+CONDENSE_SIMD_INLINE Vec Abs(const Vec& v) { CONDENSE_LANES(std::abs(v.lane[i])); }
+
+// Every two neighbouring runs of lanes change places; the second of them changes its sign.
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec SwapRuns(const Vec& v) {
+  CONDENSE_LANES(v.lane[i ^ kRun]);
+}
+template <int kRun>
+CONDENSE_SIMD_INLINE Vec NegateOddRuns(const Vec& v) {
+  CONDENSE_LANES((i & kRun) != 0 ? -v.lane[i] : v.lane[i]);
+}
+
+// x[i].lane[j] becomes x[j].lane[i].
+CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
   for (int i = 0; i < kLanes; ++i) {
-    const float* from = operands[i % 4]->lane + i / 4 * 4;
-    out.lane[i] = (from[0] + from[2]) + (from[1] + from[3]);
+    for (int j = 0; j < i; ++j) std::swap(x[i].lane[j], x[j].lane[i]);
   }
+}
+
+// Digits of a distance, each looked up in one table of 2^bits floats.
+inline constexpr AngleDigits kAngleDigits = {5, 2};
+struct Index {
+  int lane[kLanes];
+};
+CONDENSE_SIMD_INLINE Index LoadIndex(const uint16_t* p) {
+  Index out;
+  for (int i = 0; i < kLanes; ++i) out.lane[i] = p[i];
   return out;
 }
-CONDENSE_SIMD_INLINE Vec SumQuads(const Vec (&quads)[kLanes / 4]) {
-  CONDENSE_LANES(quads[i / 4].lane[i % 4] + quads[i / 4].lane[4 + i % 4]);
+CONDENSE_SIMD_INLINE Index ShiftIndex(Index i, int bits) {
+  for (int& lane : i.lane) lane >>= bits;
+  return i;
+}
+// table[the lowest digit].
+CONDENSE_SIMD_INLINE Vec LookUp(const float* table, const Index& index) {
+  CONDENSE_LANES(table[index.lane[i] % (1 << kAngleDigits.bits)]);
+}
+// v where index < limit, else 0.
+CONDENSE_SIMD_INLINE Vec KeepWhereBelow(const Vec& v, const Index& index, int limit) {
+  CONDENSE_LANES(index.lane[i] < limit ? v.lane[i] : 0.0f);
+}
+CONDENSE_SIMD_INLINE bool AllBelow(const Index& index, int limit) {
+  bool all = true;
+  for (const int lane : index.lane) all = all && lane < limit;
+  return all;
 }
 
 // Vectors kFirst, kFirst + 1, ... of the group of 32 codes that begins at `lower` and `upper` (see

@@ -55,10 +55,16 @@ struct VectorKernels {
   void (*weight_value)(const WeightValueArgs& args);
   void (*query_codes)(const QueryCodesArgs& args);
   void (*weight_codes)(const WeightCodesArgs& args);
-  void (*add_mean_term)(const MeanTermArgs& args);
-  void (*add_mean_run)(const MeanRunArgs& args);
+  AngleDigits angle_digits;
+  // False when some distance is out of reach: nothing was added for those entries.
+  bool (*add_mean_term)(const MeanTermArgs& args);
   // out[i] = level of code i of a row of n codes, n a multiple of 32; bits 8, 6, 4 or 3.
   void (*levels)(int bits, const std::byte* lower, const std::byte* upper, int n, float* out);
+  // Levels that may lie between and beyond the real ones, as codes into the planes of a row; n a
+  // multiple of 32.
+  void (*pack_levels)(int bits, const float* levels, int n, std::byte* lower, std::byte* upper);
+  // NaN when an element is not finite.
+  float (*largest_magnitude)(const float* x, int n);
   // logits[i] += bias[i] * factor; n a multiple of 32.
   void (*add_bias)(float* logits, const Half* bias, float factor, int n);
   // Turns logits [from, to) into weights in place. Reads and writes whole vectors around them, at
@@ -79,6 +85,13 @@ struct VectorKernels {
   void (*add)(float* x, const float* y, int64_t n);
   void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
   void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
+  // See kernels/hadamard.h.
+  void (*hadamard)(float* x, int n);
+  // to[c * to_stride + r] = from[r * from_stride + c] for r in [0, rows), c in [0, cols).
+  void (*transpose)(const float* from, int64_t from_stride, int rows, int cols, float* to,
+                    int64_t to_stride);
+  void (*transpose_half)(const Half* from, int64_t from_stride, int rows, int cols, float* to,
+                         int64_t to_stride);
 
   // chunk_max[c] = maximum of chunk c. False when a logit is NaN or +infinity; the maxima are then
   // worthless.

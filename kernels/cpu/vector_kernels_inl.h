@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "kernels/cpu/vector_kernels.h"
+#include "kernels/hadamard.h"
 #include "kernels/kv_codes.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
@@ -56,6 +58,8 @@ inline constexpr int KeyVectors(int rows) { return std::min(VectorsPerRow(rows),
 #include "kernels/cpu/attention_inl.h"
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/kv_codes_inl.h"
+#include "kernels/cpu/kv_pack_inl.h"
+#include "kernels/cpu/mean_term_inl.h"
 #include "kernels/cpu/sample_inl.h"
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
@@ -65,9 +69,11 @@ inline constexpr VectorKernels kKernels = {
     .weight_value = &WeightValue,
     .query_codes = &QueryCodes,
     .weight_codes = &WeightCodes,
+    .angle_digits = kAngleDigits,
     .add_mean_term = &AddMeanTerm,
-    .add_mean_run = &AddMeanRun,
     .levels = &Levels,
+    .pack_levels = &PackLevels,
+    .largest_magnitude = &LargestMagnitude,
     .add_bias = &AddBias,
     .softmax = &Softmax,
     .combine = &Combine,
@@ -81,6 +87,9 @@ inline constexpr VectorKernels kKernels = {
     .add = &AddTo,
     .to_half = &ToHalfRow,
     .to_float = &ToFloatRow,
+    .hadamard = &HadamardRow,
+    .transpose = &Transpose<float>,
+    .transpose_half = &Transpose<Half>,
     .chunk_max = &ChunkMax,
     .chunk_exp_sum = &ChunkExpSum,
 };

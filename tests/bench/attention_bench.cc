@@ -20,34 +20,42 @@
 namespace condense {
 namespace {
 
-constexpr int kHeadDim = 64;
-constexpr int kHeads = 9;
-constexpr int kKvHeads = 3;
-
 struct Shape {
   const char* name;
   int sequences;
   int entries;
   int tokens;  // rows of each sequence
+  int head_dim = 64;
+  int heads = 9;
+  int kv_heads = 3;
 };
 constexpr Shape kShapes[] = {
-    {"decode_1x7000", 1, 7000, 1},        {"decode_8x2000", 8, 2000, 1},
-    {"decode_1x500", 1, 500, 1},          {"prompt_512_of_512", 1, 512, 512},
+    {"decode_1x7000", 1, 7000, 1},
+    {"decode_8x2000", 8, 2000, 1},
+    {"decode_1x7000_g4", 1, 7000, 1, 64, 12, 3},
+    {"decode_1x3500_g4_d128", 1, 3500, 1, 128, 12, 3},
+    {"decode_1x500", 1, 500, 1},
+    {"prompt_512_of_512", 1, 512, 512},
     {"prompt_512_of_7000", 1, 7000, 512},
 };
 
 struct Kind {
   const char* name;
   KvBlockKind block;
+  int mean_pairs = 0;  // of D / 2, that are not zero
 };
+constexpr KvBlockFlags kMerged = kKvBias | kKvPosition | kKvCount | kKvCentred;
 constexpr Kind kSixteenBits = {"", {KvFormat::kK16V16, 0}};
 constexpr Kind kNarrow[] = {
     {"/k8v8", {KvFormat::kK8V8, 0}},
     {"/k6v4", {KvFormat::kK6V4, 0}},
     {"/k4v4", {KvFormat::kK4V4, 0}},
     {"/k4v3", {KvFormat::kK4V3, 0}},
-    {"/k4v4_centred", {KvFormat::kK4V4, kKvRun | kKvCentred}},
-    {"/k4v3_merged", {KvFormat::kK4V3, kKvBias | kKvPosition | kKvCount | kKvCentred}},
+    {"/k4v4_run", {KvFormat::kK4V4, kKvRun | kKvCentred}, 8},
+    {"/k4v3_run", {KvFormat::kK4V3, kKvRun | kKvCentred}, 8},
+    {"/k4v4_merged", {KvFormat::kK4V4, kMerged}, 8},
+    {"/k4v3_merged", {KvFormat::kK4V3, kMerged}, 8},
+    {"/k4v4_merged_all_pairs", {KvFormat::kK4V4, kMerged}, 1000},
 };
 
 Buffer Upload(Backend* backend, const std::byte* data, int64_t size_bytes) {
@@ -69,7 +77,7 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
   const bool decode = shape.tokens == 1;
   const std::vector<KvSequenceSpec> specs(
       shape.sequences, {BlockCounts(shape.entries, 32), shape.tokens, {kind.block}});
-  const KvLists lists({kHeadDim, 32}, kKvHeads, specs, 1);
+  const KvLists lists({shape.head_dim, 32}, shape.kv_heads, specs, 1);
   constexpr int64_t kArenaBytes = 92 << 20;
   const int64_t num_layers =
       decode ? std::max<int64_t>(1, kArenaBytes / static_cast<int64_t>(lists.image().size())) : 1;
@@ -79,7 +87,7 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
   for (int64_t i = 0; i < num_layers; ++i) {
     (*backend)->CopyToDevice(arenas.data() + i * arena_bytes, lists.image().data(), arena_bytes);
   }
-  const std::vector<float> q(int64_t{lists.num_rows()} * kHeads * kHeadDim, 0.01f);
+  const std::vector<float> q(int64_t{lists.num_rows()} * shape.heads * shape.head_dim, 0.01f);
   const Buffer q_device = Upload(backend->get(), reinterpret_cast<const std::byte*>(q.data()),
                                  static_cast<int64_t>(q.size()) * 4);
   const Buffer out = *(*backend)->Allocate(static_cast<int64_t>(q.size()) * 4);
@@ -87,17 +95,22 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
   AttentionArgs args;
   args.q = q_device.as<float>();
   args.shape = lists.shape();
-  args.num_heads = kHeads;
-  args.num_kv_heads = kKvHeads;
+  args.num_heads = shape.heads;
+  args.num_kv_heads = shape.kv_heads;
   args.num_sequences = lists.num_sequences();
   args.sequences = lists.sequences();
   args.scale = 0.125f;
   args.out = out.as<float>();
   // As long as a table of 8,192 positions, which lies in large pages.
-  const std::vector<float> ones(int64_t{8192} * kHeadDim, 0.7f);
+  const std::vector<float> ones(int64_t{8192} * shape.head_dim, 0.7f);
   const Buffer table = Upload(backend->get(), reinterpret_cast<const std::byte*>(ones.data()),
                               static_cast<int64_t>(ones.size()) * 4);
-  args.key_mean = args.q;
+  std::vector<float> mean(int64_t{shape.kv_heads} * shape.head_dim);
+  const int step = std::max(1, shape.head_dim / 2 / std::max(1, kind.mean_pairs));
+  for (int64_t i = 0; i < static_cast<int64_t>(mean.size()); i += step) mean[i] = 0.5f;
+  const Buffer mean_device = Upload(backend->get(), reinterpret_cast<const std::byte*>(mean.data()),
+                                    static_cast<int64_t>(mean.size()) * 4);
+  args.key_mean = mean_device.as<float>();
   args.positions = {table.as<float>(), table.as<float>() + ones.size() / 2, KvLists::kNumPositions,
                     RopePairing::kHalfSplit};
   if (evidence) {
@@ -111,11 +124,11 @@ void RunAttention(benchmark::State& state, const std::string& isa, int num_threa
     (*backend)->Attention(args);
   }
   const double calls = static_cast<double>(state.iterations());
-  const double entries = 1.0 * shape.sequences * shape.entries * kKvHeads;
+  const double entries = 1.0 * shape.sequences * shape.entries * shape.kv_heads;
   const double bytes =
       entries * KvBlockBytes(kind.block.format, lists.shape(), kind.block.flags) / 32.0;
   const double seen = shape.entries - (shape.tokens - 1) / 2.0;  // entries of the average row
-  const double flops = 4.0 * shape.sequences * shape.tokens * seen * kHeads * kHeadDim;
+  const double flops = 4.0 * shape.sequences * shape.tokens * seen * shape.heads * shape.head_dim;
   state.counters["GB/s"] = benchmark::Counter(bytes * calls * 1e-9, benchmark::Counter::kIsRate);
   state.counters["entries/s"] = benchmark::Counter(entries * calls, benchmark::Counter::kIsRate);
   state.counters["GFLOP/s"] = benchmark::Counter(flops * calls * 1e-9, benchmark::Counter::kIsRate);

@@ -162,7 +162,7 @@ void Register() {
         [=](State& state) { RunBuild(state, isa, kPlain, kNarrow, 1); });
     Add("kv_build/" + isa + "/k16v16_to_k4v4_merged_by_2",
         [=](State& state) { RunBuild(state, isa, kPlain, kNarrow, 2); });
-    Add("kv_build/" + isa + "/k4v4_copied",
+    Add("kv_build/" + isa + "/k4v4_run_to_k4v4_run",
         [=](State& state) { RunBuild(state, isa, kRun, kRun, 1); });
     Add("kv_evaluate/" + isa + "/k16v16_64_queries",
         [=](State& state) { RunEvaluate(state, isa, kPlain, 64); });

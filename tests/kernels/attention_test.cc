@@ -33,10 +33,22 @@ const std::vector<float>& Angles(int head_dim, bool sine) {
   return values;
 }
 
+// Mean keys of which one out of `one_in` pairs of neighbours is not zero, in both halves alike, so
+// that whole frequency pairs are zero whatever the pairing; 0: all are zero.
+std::vector<float> MeanKeys(const KvLists& lists, int one_in) {
+  const int head_dim = lists.shape().head_dim;
+  std::vector<float> mean = RandomFloats(int64_t{lists.num_kv_heads()} * head_dim, 5);
+  for (size_t i = 0; i < mean.size(); ++i) {
+    const int neighbours = static_cast<int>(i % head_dim % (head_dim / 2) / 2);
+    if (one_in == 0 || neighbours % one_in != one_in - 1) mean[i] = 0.0f;
+  }
+  return mean;
+}
+
 // Means of the keys, and the angles.
 struct MeanAndPositions {
-  MeanAndPositions(Backend* backend, const KvLists& lists)
-      : mean(backend, RandomFloats(int64_t{lists.num_kv_heads()} * lists.shape().head_dim, 5)),
+  MeanAndPositions(Backend* backend, const KvLists& lists, int one_in)
+      : mean(backend, MeanKeys(lists, one_in)),
         cos(backend, Angles(lists.shape().head_dim, false)),
         sin(backend, Angles(lists.shape().head_dim, true)) {}
 
@@ -50,6 +62,7 @@ struct AttentionCase {
   int window = 0;
   bool evidence = true;
   RopePairing pairing = RopePairing::kAdjacent;
+  int mean_one_in = 1;  // see MeanKeys
 };
 
 AttentionArgs MakeArgs(const KvLists& lists, const AttentionCase& attention) {
@@ -66,7 +79,7 @@ AttentionArgs MakeArgs(const KvLists& lists, const AttentionCase& attention) {
 }
 
 AttentionResult RunAttention(Backend* backend, const KvLists& lists, AttentionArgs args,
-                             const std::vector<float>& q, bool evidence) {
+                             const std::vector<float>& q, bool evidence, int mean_one_in = 1) {
   const int head_dim = args.shape.head_dim;
   const DeviceArray<std::byte> arena(backend, lists.image());
   const DeviceArray<float> q_device(backend, q);
@@ -75,7 +88,7 @@ AttentionResult RunAttention(Backend* backend, const KvLists& lists, AttentionAr
   // Stale values must not survive.
   const DeviceArray<float> evidence_device(backend,
                                            std::vector<float>(lists.evidence_size(), 7.0f));
-  const MeanAndPositions mean(backend, lists);
+  const MeanAndPositions mean(backend, lists, mean_one_in);
   args.key_mean = mean.mean.get();
   args.positions.cos = mean.cos.get();
   args.positions.sin = mean.sin.get();
@@ -108,7 +121,8 @@ class AttentionTest : public BackendFixture {
  protected:
   AttentionResult Run(Backend* on, const KvLists& lists, const AttentionCase& attention) {
     return RunAttention(on, lists, MakeArgs(lists, attention),
-                        QueriesFor(lists, attention.num_heads), attention.evidence);
+                        QueriesFor(lists, attention.num_heads), attention.evidence,
+                        attention.mean_one_in);
   }
 
   void ExpectMatch(const KvLists& lists, const AttentionCase& attention) {
@@ -235,9 +249,32 @@ TEST_P(AttentionTest, MatchesReferenceOverNarrowBlocksOfEveryShapeAndGroup) {
   }
 }
 
+TEST_P(AttentionTest, MatchesReferenceWhereTheMeanIsZeroInPart) {
+  const std::vector<KvBlockKind> kinds = {{KvFormat::kK4V4, kEverything},
+                                          {KvFormat::kK8V8, kKvRun | kKvCentred}};
+  for (const int head_dim : {8, 24, 64, 80, 128}) {
+    const KvLists lists({head_dim, 64}, 2, {{BlockCounts(150, 64), 1, kinds}}, 25);
+    for (const RopePairing pairing : {RopePairing::kAdjacent, RopePairing::kHalfSplit}) {
+      for (const int one_in : {0, 2, 3, 5}) {
+        SCOPED_TRACE(testing::Message() << "D " << head_dim << " one in " << one_in);
+        ExpectMatch(lists, {.num_heads = 6, .pairing = pairing, .mean_one_in = one_in});
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, MatchesReferenceWhereEntriesLieFarApart) {
+  for (const uint32_t gap : {15u, 16u, 17u, 31u, 32u, 33u, 45u}) {
+    SCOPED_TRACE(testing::Message() << "gap " << gap);
+    const KvLists lists({64, 32}, 2,
+                        {{BlockCounts(150, 32), 1, {{KvFormat::kK4V4, kEverything, gap}}}}, 26);
+    ExpectMatch(lists, {.num_heads = 6, .mean_one_in = 2});
+  }
+}
+
 // Compacted blocks of all kinds, short ones among them, then 16-bit blocks.
 std::vector<KvBlockKind> MixedKinds() {
-  return {{KvFormat::kK4V3, kEverything},
+  return {{KvFormat::kK4V3, kEverything, 45},
           {KvFormat::kK16V16, kKvBias},
           {KvFormat::kK4V4, kKvRun | kKvCentred},
           {KvFormat::kK16V16, 0},

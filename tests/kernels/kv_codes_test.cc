@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -18,10 +19,17 @@ constexpr int kWidths[] = {8, 6, 4, 3};
 
 // x as it comes back from codes of `bits` bits.
 std::vector<float> RoundTrip(const std::vector<float>& x, int bits) {
-  std::vector<uint8_t> codes(x.size());
-  const float scale = ToFloat(KvQuantize(x.data(), static_cast<int>(x.size()), bits, codes.data()));
+  float largest = 0.0f;
+  for (const float element : x) {
+    largest = std::isfinite(element) ? std::max(largest, std::abs(element)) : std::nanf("");
+    if (std::isnan(largest)) break;
+  }
+  const float scale = ToFloat(KvScale(largest, bits));
   std::vector<float> back;
-  for (const uint8_t code : codes) back.push_back(KvLevel(bits, code) * scale);
+  for (const float element : x) {
+    const float level = scale > 0.0f ? element / scale : 0.0f;
+    back.push_back(KvLevel(bits, KvCode(bits, level)) * scale);
+  }
   return back;
 }
 

@@ -64,7 +64,7 @@ KvLists::KvLists(const KvBlockShape& shape, int num_kv_heads,
         const KvBlockKind kind =
             spec.kinds.empty() ? KvBlockKind{} : spec.kinds[blocks.size() % spec.kinds.size()];
         blocks.push_back({offset_64, kind.format, kind.flags, static_cast<uint16_t>(count)});
-        FillBlock(blocks.back(), seed + static_cast<uint32_t>(next_block));
+        FillBlock(blocks.back(), kind.gap, seed + static_cast<uint32_t>(next_block));
       }
       const int entries = std::accumulate(spec.block_counts.begin(), spec.block_counts.end(), 0);
       lists.push_back({blocks.data(), static_cast<int32_t>(blocks.size()), entries});
@@ -76,7 +76,7 @@ KvLists::KvLists(const KvBlockShape& shape, int num_kv_heads,
   }
 }
 
-void KvLists::FillBlock(const KvBlockRef& block, uint32_t seed) {
+void KvLists::FillBlock(const KvBlockRef& block, uint32_t gap, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::byte* data = image_.data() + int64_t{block.offset_64} * 64;
@@ -105,13 +105,13 @@ void KvLists::FillBlock(const KvBlockRef& block, uint32_t seed) {
   }
   if (key_bits < 16) FillScales(data + pieces.key_scales, key_bits, block.count, &random);
   if (value_bits < 16) FillScales(data + pieces.value_scales, value_bits, block.count, &random);
-  FillSideArrays(block, &random);
+  FillSideArrays(block, gap, &random);
 }
 
-void KvLists::FillSideArrays(const KvBlockRef& block, std::mt19937* random) {
+void KvLists::FillSideArrays(const KvBlockRef& block, uint32_t gap, std::mt19937* random) {
   std::byte* data = image_.data() + int64_t{block.offset_64} * 64;
   const KvBlockPieces pieces = KvPieces(block.format, block.flags, shape_);
-  const uint32_t base = (*random)() % (kNumPositions / 2);
+  const uint32_t base = (*random)() % (kNumPositions / 4);
   if ((block.flags & (kKvPosition | kKvRun)) != 0) {
     std::memcpy(data + pieces.base, &base, sizeof(base));
   }
@@ -121,7 +121,7 @@ void KvLists::FillSideArrays(const KvBlockRef& block, std::mt19937* random) {
       std::memcpy(data + pieces.bias + 2 * e, &bias, sizeof(bias));
     }
     if ((block.flags & kKvPosition) != 0) {
-      const uint16_t distance = static_cast<uint16_t>(3 * e + (*random)() % 3);
+      const uint16_t distance = static_cast<uint16_t>(gap * e + (*random)() % gap);
       std::memcpy(data + pieces.distances + 2 * e, &distance, sizeof(distance));
     }
     if ((block.flags & kKvCount) != 0) data[pieces.counts + e] = std::byte{3};

@@ -15,6 +15,8 @@ namespace condense {
 struct KvBlockKind {
   KvFormat format = KvFormat::kK16V16;
   KvBlockFlags flags = 0;
+  // Where a block holds distances, entry e is at a random one in [gap * e, gap * e + gap).
+  uint32_t gap = 3;
 };
 
 // One sequence: how many entries each block of its lists holds, and how many of the newest are this
@@ -54,8 +56,8 @@ class KvLists {
   int64_t evidence_size() const { return evidence_size_; }
 
  private:
-  void FillBlock(const KvBlockRef& block, uint32_t seed);
-  void FillSideArrays(const KvBlockRef& block, std::mt19937* random);
+  void FillBlock(const KvBlockRef& block, uint32_t gap, uint32_t seed);
+  void FillSideArrays(const KvBlockRef& block, uint32_t gap, std::mt19937* random);
 
   const KvBlockShape shape_;
   const int num_kv_heads_;
