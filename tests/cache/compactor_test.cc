@@ -373,6 +373,7 @@ TEST_F(CompactorTest, RandomLivesLeaveNothingBehind) {
       std::swap(victim, live.back());
       live.pop_back();
     } else if (dice < 30) {
+      compactor_->Collect();
       while (mailbox_->jobs_out() > 0 && out.size() < 3 && random() % 2 == 0) {
         if (mailbox_->jobs_out() == static_cast<int32_t>(out.size())) break;
         out.push_back(mailbox_->Take().value());
