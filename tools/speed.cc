@@ -29,19 +29,22 @@ struct SpeedFlags {
   LocalEngineFlags engine;
   CompressionFlags compression;
   std::vector<std::string> cells;
+  int32_t settle = 0;
   int32_t generate = 32;
   int32_t repeat = 5;
 };
 
-// "prefill N": one prompt of N tokens. "decode BxP": B sequences after prompts of P tokens.
+// "prefill N": one prompt of N tokens. "decode BxP": B sequences after prompts of P tokens, each of
+// which generates `settle` tokens before `generate` ones are measured.
 struct Cell {
   std::string name;
   int32_t sequences = 1;
   int32_t prompt_tokens = 0;
+  int32_t settle = 0;
   int32_t generate = 1;
 };
 
-absl::StatusOr<Cell> ParseCell(const std::string& name, int32_t generate) {
+absl::StatusOr<Cell> ParseCell(const std::string& name, int32_t settle, int32_t generate) {
   Cell cell{.name = name};
   absl::string_view rest = name;
   bool valid = false;
@@ -52,6 +55,7 @@ absl::StatusOr<Cell> ParseCell(const std::string& name, int32_t generate) {
     valid = cross != absl::string_view::npos &&
             absl::SimpleAtoi(rest.substr(0, cross), &cell.sequences) &&
             absl::SimpleAtoi(rest.substr(cross + 1), &cell.prompt_tokens);
+    cell.settle = settle;
     cell.generate = generate;
   }
   if (valid && cell.sequences >= 1 && cell.prompt_tokens >= 1) return cell;
@@ -62,15 +66,16 @@ absl::StatusOr<Cell> ParseCell(const std::string& name, int32_t generate) {
 struct Speed {
   double prefill_tps = 0;
   double decode_tps = 0;
+  double cache_ratio = 0;  // bytes in 16 bits by bytes held, of all sequences at their end
 };
 
 // Watches the streams of one run step by step.
 // Threads: thread-safe. The engine thread calls OnPublished, so that times are those of the steps.
 class StepWatch {
  public:
-  void Begin(int32_t sequences) {
+  void Begin(const Cell& cell) {
     MutexLock lock(&mutex_);
-    run_ = Run{.expected = sequences, .started = absl::Now()};
+    run_ = Run{.expected = cell.sequences, .settle = cell.settle, .started = absl::Now()};
   }
 
   void Add(std::shared_ptr<TokenStream> stream) {
@@ -84,8 +89,8 @@ class StepWatch {
     Look();
   }
 
-  // Waits for the end of all sequences.
-  absl::StatusOr<Speed> Finish(const Cell& cell) {
+  // Waits for the end of all sequences. Adds the milliseconds of the measured steps.
+  absl::StatusOr<Speed> Finish(const Cell& cell, Samples* step_ms) {
     MutexLock lock(&mutex_);
     while (run_.ended < run_.expected) ended_.Wait(&mutex_);
     RETURN_IF_ERROR(run_.status);
@@ -98,6 +103,9 @@ class StepWatch {
       speed.decode_tps =
           static_cast<double>(run_.decoded) / seconds(run_.all_decoding, run_.decode_end);
     }
+    speed.cache_ratio =
+        static_cast<double>(run_.bytes_16bit) / static_cast<double>(run_.bytes_held);
+    step_ms->Add(run_.step_ms);
     run_ = Run();
     return speed;
   }
@@ -105,32 +113,37 @@ class StepWatch {
  private:
   struct Lane {
     std::shared_ptr<TokenStream> stream;
-    bool has_token = false;
+    int64_t tokens = 0;
   };
   struct Run {
     int32_t expected = 0;
-    int32_t with_token = 0, ended = 0;
+    int32_t settle = 0;
+    int32_t settled = 0, ended = 0;
     std::vector<Lane> lanes;
     absl::Time started;
     // Decoding counts while every sequence takes part: from the step with the last one's first
-    // token to the step with the first one's end.
+    // token, or the last one that settles it, to the step with the first one's end.
     absl::Time all_decoding = absl::InfiniteFuture();
     absl::Time decode_end;
     int64_t decoded = 0;
+    int64_t bytes_16bit = 0, bytes_held = 0;
+    Samples step_ms;
     absl::Status status;
   };
 
   void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const absl::Time now = absl::Now();
-    const bool decoding = run_.with_token == run_.expected && run_.ended == 0;
+    const bool decoding = run_.settled == run_.expected && run_.ended == 0;
     int64_t tokens = 0;
     for (Lane& lane : run_.lanes) tokens += Drain(&lane);
     if (decoding && tokens > 0) {
       run_.decoded += tokens;
+      run_.step_ms.Add(absl::ToDoubleMilliseconds(now - run_.decode_end));
       run_.decode_end = now;
     }
-    if (run_.with_token == run_.expected && run_.all_decoding == absl::InfiniteFuture()) {
+    if (run_.settled == run_.expected && run_.all_decoding == absl::InfiniteFuture()) {
       run_.all_decoding = now;
+      run_.decode_end = now;
     }
     if (run_.ended >= run_.expected) ended_.SignalAll();
   }
@@ -141,12 +154,13 @@ class StepWatch {
       tokens += static_cast<int64_t>(event->tokens.size());
       if (event->kind != TokenEvent::Kind::kFinished) continue;
       ++run_.ended;
+      run_.bytes_16bit += event->receipt.bytes_16bit;
+      run_.bytes_held += event->receipt.bytes_held;
       if (!event->status.ok()) run_.status = event->status;
     }
-    if (tokens > 0 && !lane->has_token) {
-      lane->has_token = true;
-      ++run_.with_token;
-    }
+    const bool had_settled = lane->tokens > run_.settle;
+    lane->tokens += tokens;
+    if (lane->tokens > run_.settle && !had_settled) ++run_.settled;
     return tokens;
   }
 
@@ -156,33 +170,40 @@ class StepWatch {
 };
 
 absl::StatusOr<Speed> RunOnce(Engine* engine, StepWatch* watch, Workload* workload,
-                              const Cell& cell) {
-  watch->Begin(cell.sequences);
+                              const Cell& cell, Samples* step_ms) {
+  watch->Begin(cell);
   for (int32_t i = 0; i < cell.sequences; ++i) {
     Request request;
     request.id = absl::StrFormat("speed-%d", i);
     request.prompt = workload->Next().prompt;
     request.sampling.temperature = 0.0f;
-    request.stop.max_tokens = cell.generate;
+    request.stop.max_tokens = cell.settle + cell.generate;
     request.stop.ignore_eos = true;
     ASSIGN_OR_RETURN(auto stream, engine->Submit(std::move(request)));
     watch->Add(std::move(stream));
   }
-  return watch->Finish(cell);
+  return watch->Finish(cell, step_ms);
 }
 
 absl::Status RunCell(Engine* engine, StepWatch* watch, const Cell& cell, int32_t repeat) {
   const LengthRange prompt{cell.prompt_tokens, cell.prompt_tokens};
   Workload workload(engine->tokenizer().Encode(kPlainText, {}), prompt, {1, 1}, kSeed);
-  RETURN_IF_ERROR(RunOnce(engine, watch, &workload, cell).status());  // warm-up
-  Samples prefill, decode;
+  Samples warm_up;
+  RETURN_IF_ERROR(RunOnce(engine, watch, &workload, cell, &warm_up).status());
+  Samples prefill, decode, cache_ratio, step_ms;
   for (int32_t i = 0; i < repeat; ++i) {
-    ASSIGN_OR_RETURN(const Speed speed, RunOnce(engine, watch, &workload, cell));
+    ASSIGN_OR_RETURN(const Speed speed, RunOnce(engine, watch, &workload, cell, &step_ms));
+    cache_ratio.Add(speed.cache_ratio);
     prefill.Add(speed.prefill_tps);
     decode.Add(speed.decode_tps);
   }
   nlohmann::ordered_json out = {{"cell", cell.name}, {"prefill_tps", prefill.Median()}};
-  if (cell.generate > 1) out["decode_tps"] = decode.Median();
+  if (cell.generate > 1) {
+    out["decode_tps"] = decode.Median();
+    out["step_ms_p50"] = step_ms.Median();
+    out["step_ms_p99"] = step_ms.Percentile(0.99);
+    out["cache_ratio"] = cache_ratio.Median();
+  }
   out["runs"] = repeat;
   out["device"] = engine->model_info().backend.device;
   std::printf("%s\n", ToJsonText(out, false).c_str());
@@ -193,7 +214,7 @@ absl::Status RunCell(Engine* engine, StepWatch* watch, const Cell& cell, int32_t
 absl::Status RunSpeed(const SpeedFlags& flags) {
   std::vector<Cell> cells;
   for (const std::string& name : flags.cells) {
-    ASSIGN_OR_RETURN(cells.emplace_back(), ParseCell(name, flags.generate));
+    ASSIGN_OR_RETURN(cells.emplace_back(), ParseCell(name, flags.settle, flags.generate));
   }
   LocalEngineFlags local = flags.engine;
   ASSIGN_OR_RETURN(local.compression, flags.compression.Make());
@@ -217,7 +238,14 @@ void AddSpeed(CLI::App* app, int* exit_code) {
                    "prompts of P tokens); repeatable")
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--generate", flags->generate, "Tokens per sequence of a decode cell")
+  command
+      ->add_option("--settle", flags->settle,
+                   "Tokens that each sequence generates before those that are measured: time for "
+                   "the cache to be compacted")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--generate", flags->generate, "Measured tokens per sequence of a decode cell")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeat", flags->repeat, "Runs of each cell; medians are printed")
