@@ -255,8 +255,8 @@ TileQueries AttentionRunner::PrepareQueries(const AttentionArgs& args, const Til
   }
   if (unit.centred) {
     const MeanHead& head = mean_.head(unit.kv_head);
-    const int64_t row_floats = 2 * head.pair_stride;
-    float* coefficients = worker->mean.Reserve((2 * queries.rows + 1) * row_floats);
+    const int64_t row_floats = 2 * static_cast<int64_t>(head.pairs.size());
+    float* coefficients = worker->mean.Reserve(2 * queries.rows * row_floats);
     FillMeanCoefficients(head, head_dim, args.positions.pairing, plain, queries.rows, coefficients);
     queries.mean = &head;
     queries.angles = mean_.angles();

@@ -83,7 +83,7 @@ void KvBlockReader::Logits(const KvBlockRef& block, const Ahead& ahead, const Ti
 void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& queries, float* logits,
                                 int64_t stride) const {
   const MeanHead& mean = *queries.mean;
-  if (mean.pairs.empty()) return;
+  if (mean.num_pairs == 0) return;
   const std::byte* data = DataOf(block);
   uint32_t base;
   std::memcpy(&base, data + pieces_.base, sizeof(base));
@@ -92,8 +92,8 @@ void KvBlockReader::AddMeanTerm(const KvBlockRef& block, const TileQueries& quer
   const bool near = kernels_->add_mean_term(
       {.coefficients = queries.mean_coefficients,
        .rows = queries.rows,
-       .num_pairs = static_cast<int32_t>(mean.pairs.size()),
-       .pair_stride = mean.pair_stride,
+       .num_pairs = mean.num_pairs,
+       .pair_stride = static_cast<int32_t>(mean.pairs.size()),
        .pairs = mean.pairs.data(),
        .cos = args_->positions.cos + base * pairs,
        .sin = args_->positions.sin + base * pairs,
@@ -112,6 +112,7 @@ void KvBlockReader::AddFarMeanTerm(const KvBlockRef& block, int64_t base,
                                    const TileQueries& queries, float* logits,
                                    int64_t stride) const {
   const MeanHead& mean = *queries.mean;
+  const int64_t pair_stride = static_cast<int64_t>(mean.pairs.size());
   const int64_t pairs = args_->shape.head_dim / 2;
   const uint16_t* distances = reinterpret_cast<const uint16_t*>(DataOf(block) + pieces_.distances);
   for (int e = 0; e < block.count; ++e) {
@@ -119,10 +120,10 @@ void KvBlockReader::AddFarMeanTerm(const KvBlockRef& block, int64_t base,
     const float* cos = args_->positions.cos + (base + distances[e]) * pairs;
     const float* sin = args_->positions.sin + (base + distances[e]) * pairs;
     for (int r = 0; r < queries.rows; ++r) {
-      const float* a = queries.mean_coefficients + int64_t{r} * 2 * mean.pair_stride;
-      const float* b = a + mean.pair_stride;
+      const float* a = queries.mean_coefficients + r * 2 * pair_stride;
+      const float* b = a + pair_stride;
       float term = 0.0f;
-      for (size_t k = 0; k < mean.pairs.size(); ++k) {
+      for (int k = 0; k < mean.num_pairs; ++k) {
         term += a[k] * cos[mean.pairs[k]] + b[k] * sin[mean.pairs[k]];
       }
       logits[r * stride + e] += term;

@@ -65,10 +65,10 @@ struct MeanTermArgs {
   int32_t rows = 0;
   int32_t num_pairs = 0;
   int32_t pair_stride = 0;         // a multiple of 16
-  const int32_t* pairs = nullptr;  // [num_pairs], ascending, below D / 2
+  const int32_t* pairs = nullptr;  // [pair_stride], below D / 2; any from num_pairs on
   const float* cos = nullptr;      // [D / 2] at the block's base
   const float* sin = nullptr;      // [D / 2]
-  float* turned = nullptr;         // [rows + 1, 2, pair_stride], scratch
+  float* turned = nullptr;         // [rows, 2, pair_stride], scratch
   // [D / 2][table_floats]: cosines of the distances 0 ... B - 1, their sines; then for each digit
   // the cosines of its values, their sines.
   const float* angles = nullptr;

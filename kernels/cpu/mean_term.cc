@@ -36,8 +36,8 @@ void MeanTables::Fill(const float* key_mean, int num_kv_heads, const PositionTab
       const float* pair = head.mean + i * spots.step;
       if (pair[0] != 0.0f || pair[spots.apart] != 0.0f) head.pairs.push_back(i);
     }
-    head.pair_stride =
-        (static_cast<int>(head.pairs.size()) + kStrideStep - 1) / kStrideStep * kStrideStep;
+    head.num_pairs = static_cast<int32_t>(head.pairs.size());
+    head.pairs.resize((head.pairs.size() + kStrideStep - 1) / kStrideStep * kStrideStep);
   }
   FillAngles(positions, shape, gaps);
 }
@@ -68,10 +68,11 @@ void MeanTables::FillAngles(const PositionTable& positions, const KvBlockShape& 
 void FillMeanCoefficients(const MeanHead& head, int head_dim, RopePairing pairing, const float* q,
                           int rows, float* coefficients) {
   const PairSpots spots(pairing, head_dim);
-  const int num_pairs = static_cast<int>(head.pairs.size());
+  const int num_pairs = head.num_pairs;
+  const int64_t stride = static_cast<int64_t>(head.pairs.size());
   for (int r = 0; r < rows; ++r) {
-    float* cos = coefficients + int64_t{r} * 2 * head.pair_stride;
-    float* sin = cos + head.pair_stride;
+    float* cos = coefficients + r * 2 * stride;
+    float* sin = cos + stride;
     for (int k = 0; k < num_pairs; ++k) {
       const int at = head.pairs[k] * spots.step;
       const float* query = q + int64_t{r} * head_dim + at;
@@ -80,7 +81,7 @@ void FillMeanCoefficients(const MeanHead& head, int head_dim, RopePairing pairin
       sin[k] = query[spots.apart] * mean[0] - query[0] * mean[spots.apart];
     }
     std::fill(cos + num_pairs, sin, 0.0f);
-    std::fill(sin + num_pairs, sin + head.pair_stride, 0.0f);
+    std::fill(sin + num_pairs, sin + stride, 0.0f);
   }
 }
 

@@ -16,8 +16,8 @@ namespace condense::cpu {
 // One KV head's mean key.
 struct MeanHead {
   const float* mean = nullptr;  // [D]
-  std::vector<int32_t> pairs;   // those that are not zero, ascending
-  int32_t pair_stride = 0;      // their number, rounded up to 16
+  int32_t num_pairs = 0;        // frequency pairs that are not zero
+  std::vector<int32_t> pairs;   // which, ascending, then zeros: a multiple of 16
 };
 
 // Filled by the thread that calls Fill, read by all until the next Fill. Keeps its scratch.

@@ -3,27 +3,18 @@
 
 namespace condense::cpu::CONDENSE_SIMD_NAMESPACE {
 
-// Turned coefficients [rows, 2, stride] of all rows; the base's cosines and sines lie behind them.
 CONDENSE_SIMD_TARGET inline void TurnCoefficients(const MeanTermArgs& args) {
   const int64_t stride = args.pair_stride;
-  float* cos = args.turned + args.rows * 2 * stride;
-  float* sin = cos + stride;
-  for (int k = 0; k < args.num_pairs; ++k) {
-    cos[k] = args.cos[args.pairs[k]];
-    sin[k] = args.sin[args.pairs[k]];
-  }
-  std::fill(cos + args.num_pairs, cos + stride, 0.0f);
-  std::fill(sin + args.num_pairs, sin + stride, 0.0f);
-  for (int row = 0; row < args.rows; ++row) {
-    const float* a = args.coefficients + row * 2 * stride;
-    float* turned = args.turned + row * 2 * stride;
-    for (int64_t k = 0; k < args.num_pairs; k += kLanes) {
-      const Vec va = Load(a + k);
-      const Vec vb = Load(a + stride + k);
-      const Vec c = Load(cos + k);
-      const Vec s = Load(sin + k);
-      Store(turned + k, Fma(va, c, Mul(vb, s)));
-      Store(turned + stride + k, FmaNegated(va, s, Mul(vb, c)));
+  for (int64_t k = 0; k < args.num_pairs; k += kLanes) {
+    const Vec cos = Gather(args.cos, args.pairs + k);
+    const Vec sin = Gather(args.sin, args.pairs + k);
+    for (int row = 0; row < args.rows; ++row) {
+      const float* a = args.coefficients + row * 2 * stride + k;
+      float* turned = args.turned + row * 2 * stride + k;
+      const Vec va = Load(a);
+      const Vec vb = Load(a + stride);
+      Store(turned, Fma(va, cos, Mul(vb, sin)));
+      Store(turned + stride, FmaNegated(va, sin, Mul(vb, cos)));
     }
   }
 }

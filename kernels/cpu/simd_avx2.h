@@ -136,6 +136,9 @@ CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
 }
 
 inline constexpr AngleDigits kAngleDigits = {3, 3};
+CONDENSE_SIMD_INLINE Vec Gather(const float* from, const int32_t* index) {
+  return _mm256_i32gather_ps(from, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)), 4);
+}
 using Index = __m256i;
 CONDENSE_SIMD_INLINE Index LoadIndex(const uint16_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

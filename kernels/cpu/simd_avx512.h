@@ -136,6 +136,9 @@ CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
 }
 
 inline constexpr AngleDigits kAngleDigits = {5, 2};
+CONDENSE_SIMD_INLINE Vec Gather(const float* from, const int32_t* index) {
+  return _mm512_i32gather_ps(_mm512_loadu_si512(index), from, 4);
+}
 using Index = __m512i;
 CONDENSE_SIMD_INLINE Index LoadIndex(const uint16_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

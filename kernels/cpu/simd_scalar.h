@@ -144,6 +144,9 @@ CONDENSE_SIMD_INLINE void TransposeLanes(Vec (&x)[kLanes]) {
 
 // Digits of a distance, each looked up in one table of 2^bits floats.
 inline constexpr AngleDigits kAngleDigits = {5, 2};
+CONDENSE_SIMD_INLINE Vec Gather(const float* from, const int32_t* index) {
+  CONDENSE_LANES(from[index[i]]);
+}
 struct Index {
   int lane[kLanes];
 };

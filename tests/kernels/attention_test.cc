@@ -274,7 +274,7 @@ TEST_P(AttentionTest, MatchesReferenceWhereEntriesLieFarApart) {
 
 // Compacted blocks of all kinds, short ones among them, then 16-bit blocks.
 std::vector<KvBlockKind> MixedKinds() {
-  return {{KvFormat::kK4V3, kEverything, 45},
+  return {{KvFormat::kK4V3, kEverything, 33},
           {KvFormat::kK16V16, kKvBias},
           {KvFormat::kK4V4, kKvRun | kKvCentred},
           {KvFormat::kK16V16, 0},

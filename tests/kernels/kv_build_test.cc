@@ -328,12 +328,15 @@ TEST(KvWorkerOpsTest, RunBesideTheOwnersOps) {
   const auto evaluate = [&] {
     return arena.Evaluate(backend.get(), arena.image(), arena.list(), 20, 3).mass;
   };
+  const auto read = [&] { return arena.ReadAll(backend.get()).keys; };
   const std::vector<std::byte> image = build();
   const std::vector<float> mass = evaluate();
+  const std::vector<float> keys = read();
   std::thread worker([&] {
     for (int i = 0; i < 10; ++i) {
       EXPECT_TRUE(build() == image);
       EXPECT_TRUE(SameBits(evaluate(), mass));
+      EXPECT_TRUE(SameBits(read(), keys));
     }
   });
   const KvLists lists({64, 32}, 2, {{BlockCounts(600, 32), 40}}, 3);

@@ -1,3 +1,7 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -112,6 +116,25 @@ TEST_P(DiscardTest, LeavesWhatIsAroundAndTakesNewContents) {
                             floats * 4);
     EXPECT_TRUE(SameBits(array.Read(), expected));
   }
+}
+
+TEST(CpuDiscardTest, PagesGoBackToTheMachine) {
+  BackendOptions options;
+  options.num_threads = 1;
+  const std::unique_ptr<Backend> backend = *MakeBackend(options);
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const Buffer buffer = *backend->Allocate(kBytes);
+  std::fill_n(buffer.data(), kBytes, std::byte{1});
+  // All but half a page at either end.
+  backend->Discard(buffer.data() + page / 2, kBytes - page);
+  std::vector<unsigned char> resident(kBytes / page);
+  ASSERT_EQ(mincore(buffer.data(), kBytes, resident.data()), 0);
+  int64_t pages = 0;
+  for (const unsigned char flags : resident) pages += flags & 1;
+  EXPECT_EQ(pages, 2);
+  EXPECT_EQ(buffer.data()[page / 2 - 1], std::byte{1});
+  EXPECT_EQ(buffer.data()[kBytes - page / 2], std::byte{1});
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DiscardTest, testing::ValuesIn(TestedBackends()),
