@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "metrics/metrics.h"
@@ -215,39 +217,56 @@ TEST(CompactionTest, APreemptedCompactedRequestFinishes) {
   engine.Settled();
 }
 
-struct Pressure {
-  uint64_t preemptions = 0;
-  double avoided = 0.0;
-  uint64_t accepted = 0;
-};
-
-// Two prompts that fit in 16 bits, what they generate does not.
-Pressure RunTwoUnderPressure(std::string_view preset) {
-  Metrics metrics("tiny");
+// Two prompts fit in 16 bits, what they generate does not: 11 slabs are open, 1408 tokens.
+constexpr int64_t kOpenTokens = 1408;
+EngineConfig PressureConfig() {
   EngineConfig config = CompactingConfig();
   config.kv_memory_bytes = 14 * kTinySlabBytes;
   config.compaction.staging_memory_bytes = 3 * kTinySlabBytes;
   config.decode_reserve_tokens = 0;
-  WatchedEngine engine(config, nullptr, &metrics);
-  const auto a = engine->Submit(CompactedRequest("a", 640, 300, preset)).value();
-  const auto b = engine->Submit(CompactedRequest("b", 639, 300, preset)).value();
-  for (const auto& stream : {a, b}) {
+  return config;
+}
+
+EngineLoad RunTwoUnderPressure(WatchedEngine* engine, std::string_view preset,
+                               const std::function<void()>& submitted) {
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (const char* id : {"a", "b"}) {
+    streams.push_back(engine->get()->Submit(CompactedRequest(id, 640, 300, preset)).value());
+  }
+  submitted();
+  for (const auto& stream : streams) {
     const Answer answer = ReadAll(stream.get());
     ExpectFinite(answer);
     EXPECT_EQ(answer.last.reason, FinishReason::kLength);
     EXPECT_EQ(answer.ids.size(), 300u);
   }
-  const EngineLoad load = engine.Settled();
-  EXPECT_EQ(metrics.preemptions.value(), static_cast<double>(load.preemptions));
-  return {load.preemptions, metrics.preemptions_avoided.value(), load.swaps.accepted};
+  return engine->Settled();
 }
 
-TEST(CompactionTest, WhatDoesNotFitInSixteenBitsFitsCompacted) {
-  EXPECT_GT(RunTwoUnderPressure("off").preemptions, 0u);
-  const Pressure compacted = RunTwoUnderPressure("balanced");
-  EXPECT_GT(compacted.accepted, 0u);
-  RecordProperty("preemptions", static_cast<int>(compacted.preemptions));
-  RecordProperty("preemptions_avoided", static_cast<int>(compacted.avoided));
+TEST(CompactionTest, WhatDoesNotFitInSixteenBitsPreempts) {
+  WatchedEngine engine(PressureConfig());
+  EXPECT_GT(RunTwoUnderPressure(&engine, "off", [] {}).preemptions, 0u);
+}
+
+TEST(CompactionTest, WhoLacksRoomWaitsForJobsThatAreOut) {
+  Metrics metrics("tiny");
+  auto backend =
+      std::make_unique<FaultBackend>(MakeBackend({.kind = "cpu", .num_threads = 1}).value());
+  FaultBackend* const faults = backend.get();
+  WatchedEngine engine(PressureConfig(), std::move(backend), &metrics);
+  faults->HoldWorkerOps(true);
+  const EngineLoad load = RunTwoUnderPressure(&engine, "balanced", [&] {
+    // All memory is in use and nothing has come back: both wait.
+    const EngineLoad full =
+        engine.Await([](const EngineLoad& l) { return l.logical_tokens == kOpenTokens; });
+    EXPECT_EQ(full.jobs_out, 2 * kTinyUnits);
+    EXPECT_EQ(full.swaps.accepted, 0u);
+    faults->HoldWorkerOps(false);
+  });
+  EXPECT_GT(load.swaps.accepted, 0u);
+  EXPECT_EQ(metrics.preemptions_avoided.value(), 2.0);
+  EXPECT_EQ(metrics.preemptions.value(), static_cast<double>(load.preemptions));
+  EXPECT_EQ(load.preemptions, 0u);
 }
 
 }  // namespace
