@@ -13,6 +13,9 @@
 namespace condense {
 namespace {
 
+// Two of them are a NaN, as an element and as a scale.
+constexpr std::byte kPoison{0x7e};
+
 // Positions are int32_t.
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
@@ -74,6 +77,11 @@ KvCache::KvCache(Backend* backend, KvLayout layout, const KvCacheOptions& option
              HeadPool(options.pool, arena_.size_bytes() / layout_.num_units())) {
   block_pools_.push_back(std::make_unique<BlockPool>(&arena_, block_bytes_16bit_));
   max_sequence_tokens_ = LongestSequence();
+  if (!options.poison_freed) return;
+  poison_.assign(layout_.slab_bytes(), kPoison);
+  for (int64_t at = 0; at < arena_.size_bytes(); at += layout_.slab_bytes()) {
+    backend_->CopyToDevice(arena() + at, poison_.data(), layout_.slab_bytes());
+  }
 }
 
 BlockPool* KvCache::PoolOf(int64_t block_bytes) {
@@ -93,7 +101,11 @@ std::optional<KvBlockRef> KvCache::TryAllocate(KvFormat format, KvBlockFlags fla
 }
 
 void KvCache::Free(const KvBlockRef& block) {
-  PoolOf(BlockBytes(block))->Free(int64_t{block.offset_64} * 64);
+  const int64_t offset = int64_t{block.offset_64} * 64;
+  if (!poison_.empty()) {
+    backend_->CopyToDevice(arena() + offset, poison_.data(), BlockBytes(block));
+  }
+  PoolOf(BlockBytes(block))->Free(offset);
 }
 
 void KvCache::FreeOf(int32_t unit, const KvBlockRef& block) {

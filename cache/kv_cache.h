@@ -33,6 +33,8 @@ struct KvCacheOptions {
   // Of the arena, kept free for the backs of compaction jobs: neither TryReserve nor Fits takes it.
   int64_t staging_bytes = 0;
   HeadPoolOptions pool;
+  // For tests: blocks that nobody holds are full of NaN, so that whoever reads one shows it.
+  bool poison_freed = false;
 };
 
 // Bytes, all from the arena's own books.
@@ -186,7 +188,8 @@ class KvCache {
   int64_t staged_bytes_ = 0;  // of backs that are not swapped in, and orphans
   int64_t back_bytes_ = 0;    // of backs alone
   int64_t max_sequence_tokens_ = 0;
-  int64_t num_sequences_ = 0;  // not empty
+  std::vector<std::byte> poison_;  // of a slab; empty: freed blocks keep their contents
+  int64_t num_sequences_ = 0;      // not empty
   int64_t logical_tokens_ = 0;
   int64_t whole_blocks_ = 0;  // that the committed tokens of all sequences fill, per unit
 };

@@ -67,6 +67,8 @@ struct EngineConfig {
   Compression compression;  // of requests that name none; off
   CompactionConfig compaction;
 
+  bool poison_freed_kv = false;  // for tests: KvCacheOptions::poison_freed
+
   // Called by the engine thread once after a step that published events: wake the readers. Must not
   // block.
   std::function<void()> on_published;

@@ -91,7 +91,8 @@ absl::Status Engine::Impl::MakeCache() {
                          .pool = {.preallocate = c.pool_preallocate,
                                   .grow_at = c.pool_grow_at,
                                   .grow_by = c.pool_grow_by,
-                                  .cap_bytes = c.pool_cap_bytes}};
+                                  .cap_bytes = c.pool_cap_bytes},
+                         .poison_freed = config.poison_freed_kv};
   if (compacts()) {
     options.staging_bytes =
         c.staging_memory_bytes > 0 ? c.staging_memory_bytes : arena_bytes / kStagingShare;

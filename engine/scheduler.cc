@@ -141,7 +141,6 @@ bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
       ++plan->deferred;
       return false;
     }
-    deferred_.erase(sequence);
     Sequence* victim = Victim();
     if (running_.size() == 1) {
       // Blocks of windowed layers may lie scattered over more slabs than they fill. Computed again,
@@ -178,7 +177,8 @@ void Scheduler::Preempt(Sequence* victim, StepPlan* plan) {
     plan->items.erase(planned);
   }
   ++plan->preempted;
-  deferred_.erase(victim);
+  // What the others get now is the victim's: nobody's preemption was avoided.
+  deferred_.clear();
   const std::unique_ptr<KvSequence> kv = victim->Preempt();
   cache_->Release(kv.get());
   const auto it = FindIn(running_, victim);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "kernels/base/check.h"
 
 namespace condense {
@@ -82,6 +83,7 @@ void FaultBackend::Sample(const SampleArgs& args) {
 }
 
 absl::Status FaultBackend::EnterWorkerOp(const char* op) {
+  while (worker_ops_held_) absl::SleepFor(absl::Microseconds(100));
   const int64_t index = num_worker_ops_++;
   const int64_t failing = failing_worker_op_;
   if (failing >= 0 && (device_is_lost_ ? index >= failing : index == failing)) {

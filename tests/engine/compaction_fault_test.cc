@@ -1,0 +1,196 @@
+// Requests that end, and backends that fail, while compaction jobs are out.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "tests/support/fault_backend.h"
+#include "tests/support/watched_engine.h"
+
+namespace condense {
+namespace {
+
+constexpr int kManyTokens = 2500;
+
+// An engine over a backend that fails and waits on command. Every step is a turn, so that the first
+// turn of a request posts all of its units.
+class CompactionFaultTest : public ::testing::Test {
+ protected:
+  CompactionFaultTest() {
+    auto backend =
+        std::make_unique<FaultBackend>(MakeBackend({.kind = "cpu", .num_threads = 1}).value());
+    faults_ = backend.get();
+    EngineConfig config = CompactingConfig();
+    config.compaction.swap_every = 1;
+    engine_ = std::make_unique<WatchedEngine>(config, std::move(backend));
+  }
+  ~CompactionFaultTest() override {
+    if (faults_ != nullptr) faults_->HoldWorkerOps(false);
+  }
+
+  static Request Balanced(const std::string& id, int max_tokens) {
+    return CompactedRequest(id, 600, max_tokens, "balanced");
+  }
+  Answer Plain(int max_tokens) {
+    return engine_->Run(CompactedRequest("plain", 600, max_tokens, "off"));
+  }
+
+  // Ends a request by `end`, called on the engine's thread once jobs are out, while the worker is
+  // held. What the jobs read and write stays theirs until they are back.
+  Answer EndWhileJobsAreOut(Request request, const std::function<void()>& end) {
+    faults_->HoldWorkerOps(true);
+    bool called = false;
+    engine_->SetWatch([&](const EngineLoad& load) {
+      if (called || load.jobs_out == 0) return;
+      EXPECT_EQ(load.jobs_out, kTinyUnits);
+      called = true;
+      end();
+    });
+    Answer answer = engine_->Run(std::move(request));
+    engine_->SetWatch({});
+    EXPECT_TRUE(called);
+    const EngineLoad held =
+        engine_->Await([](const EngineLoad& load) { return load.kv_bytes_used == 0; });
+    EXPECT_EQ(held.jobs_out, kTinyUnits);
+    EXPECT_GT(held.staging_bytes, 0);
+    faults_->HoldWorkerOps(false);
+    EXPECT_EQ(engine_->Settled().swaps.dropped, static_cast<uint64_t>(kTinyUnits));
+    return answer;
+  }
+  void ExpectCompactsAgain() {
+    const uint64_t before = engine_->get()->load().swaps.accepted;
+    EngineLoad last;
+    static_cast<void>(engine_->RunUntil(
+        Balanced("again", kManyTokens),
+        [&](const EngineLoad& load) { return load.swaps.accepted >= before + kTinyUnits; }, &last));
+    engine_->Settled();
+  }
+
+  FaultBackend* faults_ = nullptr;
+  std::unique_ptr<WatchedEngine> engine_;
+};
+
+TEST_F(CompactionFaultTest, ARequestEndsByItselfWhileJobsAreOut) {
+  const Answer answer = EndWhileJobsAreOut(Balanced("r", 10), [] {});
+  EXPECT_EQ(answer.last.reason, FinishReason::kLength);
+  EXPECT_EQ(answer.logprobs, Plain(10).logprobs);
+  ExpectCompactsAgain();
+}
+
+TEST_F(CompactionFaultTest, ARequestIsAbortedWhileJobsAreOut) {
+  const Answer answer = EndWhileJobsAreOut(Balanced("r", kManyTokens),
+                                           [&] { EXPECT_TRUE(engine_->get()->Abort("r")); });
+  EXPECT_EQ(answer.last.reason, FinishReason::kCancelled);
+  ExpectCompactsAgain();
+}
+
+TEST_F(CompactionFaultTest, ADeadlinePassesWhileJobsAreOut) {
+  const absl::Time begin = absl::Now();
+  static_cast<void>(Plain(2));
+  Request request = Balanced("r", kManyTokens);
+  // Late enough for the prompt on a busy machine; the engine then waits for it.
+  request.deadline = absl::Now() + 5 * (absl::Now() - begin) + absl::Milliseconds(50);
+  const Answer answer = EndWhileJobsAreOut(request, [&] {
+    while (absl::Now() <= request.deadline) absl::SleepFor(absl::Milliseconds(1));
+  });
+  EXPECT_EQ(answer.last.reason, FinishReason::kDeadline);
+  ExpectCompactsAgain();
+}
+
+TEST_F(CompactionFaultTest, AStepFailsWhileJobsAreOut) {
+  const Answer answer = EndWhileJobsAreOut(Balanced("r", kManyTokens),
+                                           [&] { faults_->FailOp(faults_->num_ops() + 5); });
+  EXPECT_EQ(answer.last.reason, FinishReason::kError);
+  EXPECT_EQ(answer.last.status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(IsTransient(answer.last.status));
+  ExpectCompactsAgain();
+}
+
+TEST_F(CompactionFaultTest, TheEngineEndsWhileJobsAreOut) {
+  faults_->HoldWorkerOps(true);
+  const auto stream = engine_->get()->Submit(Balanced("r", kManyTokens)).value();
+  engine_->Await([](const EngineLoad& load) { return load.jobs_out > 0; });
+  // The engine's end waits for the worker, which waits for this.
+  std::thread release([faults = std::exchange(faults_, nullptr)] {
+    absl::SleepFor(absl::Milliseconds(20));
+    faults->HoldWorkerOps(false);
+  });
+  engine_->Destroy();
+  release.join();
+  EXPECT_EQ(ReadAll(stream.get()).last.reason, FinishReason::kCancelled);
+}
+
+// Where every op of the worker fails, requests do not notice, to the bit.
+TEST_F(CompactionFaultTest, AWorkerThatAlwaysFailsChangesNothing) {
+  faults_->set_device_is_lost(true);
+  faults_->FailWorkerOp(0);
+  const Answer answer = engine_->Run(Balanced("r", 60));
+  EXPECT_EQ(answer.last.reason, FinishReason::kLength);
+  const EngineLoad load = engine_->Settled();
+  EXPECT_EQ(load.swaps.accepted, 0u);
+  EXPECT_GE(load.swaps.failed, static_cast<uint64_t>(kTinyUnits));
+  const Answer plain = Plain(60);
+  EXPECT_EQ(answer.ids, plain.ids);
+  EXPECT_EQ(answer.logprobs, plain.logprobs);
+  EXPECT_EQ(answer.last.receipt.ratio, 1.0);
+  faults_->FailWorkerOp(-1);
+  ExpectCompactsAgain();
+}
+
+// Each KvRead, KvBuild and KvEvaluate of a cycle fails once: its unit keeps its front, the others
+// and the request go on.
+TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
+  // The ops of one turn's jobs: while they run, the engine posts no others.
+  const auto run_cycle = [&](const std::string& id, const std::function<void()>& posted) {
+    bool called = false;
+    faults_->HoldWorkerOps(true);
+    engine_->SetWatch([&](const EngineLoad& load) {
+      if (called || load.jobs_out == 0) return;
+      called = true;
+      posted();
+    });
+    Answer answer = engine_->Run(Balanced(id, 24));
+    engine_->SetWatch({});
+    EXPECT_TRUE(called);
+    engine_->Settled();
+    return answer;
+  };
+  int64_t before = faults_->num_worker_ops();
+  static_cast<void>(run_cycle("count", [&] {
+    EXPECT_TRUE(engine_->get()->Abort("count"));
+    faults_->HoldWorkerOps(false);
+  }));
+  const int64_t ops = faults_->num_worker_ops() - before;
+  ASSERT_GE(ops, 4 * kTinyUnits);  // read, evaluate, build, evaluate
+  for (int64_t n = 0; n < ops; ++n) {
+    SCOPED_TRACE(n);
+    const SwapTotals totals = engine_->get()->load().swaps;
+    before = faults_->num_worker_ops();
+    faults_->FailWorkerOp(before + n);
+    const Answer answer = run_cycle("f", [&] {
+      faults_->HoldWorkerOps(false);
+      const absl::Time until = absl::Now() + absl::Seconds(20);
+      while (faults_->num_worker_ops() <= before + n && absl::Now() < until) {
+        absl::SleepFor(absl::Microseconds(50));
+      }
+    });
+    EXPECT_EQ(answer.last.reason, FinishReason::kLength);
+    EXPECT_EQ(answer.ids.size(), 24u);
+    for (const float logprob : answer.logprobs) ASSERT_TRUE(std::isfinite(logprob));
+    const SwapTotals after = engine_->get()->load().swaps;
+    // A result that comes back when the request has ended counts as dropped, failed or not.
+    EXPECT_GE(after.failed + after.dropped, totals.failed + totals.dropped + 1);
+    EXPECT_LE(after.failed, totals.failed + 1);
+    ASSERT_FALSE(HasFailure());
+  }
+  ExpectCompactsAgain();
+}
+
+}  // namespace
+}  // namespace condense

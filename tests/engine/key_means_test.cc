@@ -1,0 +1,192 @@
+#include "engine/key_means.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/gguf.h"
+
+namespace condense {
+namespace {
+
+constexpr int32_t kSinks = 4;  // left out of the average
+constexpr int32_t kStepTokens = 32;
+
+struct Case {
+  const char* model;
+  int32_t num_tokens;
+};
+
+class KeyMeansTest : public ::testing::TestWithParam<Case> {
+ protected:
+  KeyMeansTest() {
+    const auto file =
+        GgufFile::Open(std::string(CONDENSE_TEST_DATA "/tiny/") + GetParam().model + ".gguf")
+            .value();
+    model_ = Model::Load(backend_.get(), *file, kStepTokens).value();
+    cache_ = KvCache::Make(backend_.get(), model_->MakeKvLayout(32),
+                           {.arena_bytes = 16 << 20, .step_tokens = kStepTokens})
+                 .value();
+    for (int32_t i = 0; i < GetParam().num_tokens; ++i) tokens_.push_back(3 + i * i * 31 % 250);
+  }
+
+  // All tokens in one sequence, one step each.
+  std::unique_ptr<KvSequence> RunTokens() {
+    std::unique_ptr<KvSequence> kv = cache_->Open();
+    for (int32_t i = 0; i < GetParam().num_tokens; ++i) {
+      EXPECT_TRUE(cache_->TryReserve(kv.get(), 1));
+      Batch batch;
+      batch.tokens = {tokens_[i]};
+      batch.positions = {i};
+      batch.sequences = {{.first_row = 0, .num_tokens = 1}};
+      batch.kv = {kv.get()};
+      model_->Forward(&batch, cache_.get());
+      EXPECT_TRUE(backend_->Synchronize().ok());
+      cache_->Commit(kv.get(), 1);
+    }
+    return kv;
+  }
+
+  // [n, D], turned back to position 0 by the definition of RoPE.
+  std::vector<std::vector<double>> KeysBeforeRope(const KvSequence& kv, int32_t unit) {
+    const int32_t head_dim = cache_->layout().block.head_dim;
+    const ModelConfig& c = model_->config();
+    const int32_t layer = unit / cache_->layout().num_kv_heads;
+    std::vector<std::vector<double>> keys;
+    int32_t left = kv.tables[unit].committed_entries();
+    for (int32_t b = 0; left > 0; ++b) {
+      KvBlockRef block = kv.tables[unit].blocks()[b];
+      block.count = static_cast<uint16_t>(std::min(left, 32));
+      left -= block.count;
+      const KvBuildSource source{block, kv.tables[unit].first_position(b)};
+      std::vector<float> read(block.count * head_dim);
+      EXPECT_TRUE(backend_
+                      ->KvRead({.arena = cache_->arena(),
+                                .shape = cache_->layout().block,
+                                .sources = &source,
+                                .num_sources = 1,
+                                .keys = read.data()})
+                      .ok());
+      for (int32_t i = 0; i < block.count; ++i) {
+        std::vector<double> key(&read[i * head_dim], &read[i * head_dim] + head_dim);
+        for (int32_t pair = 0; pair < head_dim / 2; ++pair) {
+          const double angle = 32.0 * b + i;
+          const double frequency =
+              std::pow(c.theta(layer), -2.0 * pair / head_dim) / c.linear_factor(layer);
+          double& x = key[First(pair)];
+          double& y = key[Second(pair)];
+          const double cos = std::cos(angle * frequency), sin = std::sin(angle * frequency);
+          const double turned = x * cos + y * sin;
+          y = y * cos - x * sin;
+          x = turned;
+        }
+        keys.push_back(key);
+      }
+    }
+    return keys;
+  }
+  int32_t First(int32_t pair) const {
+    return model_->config().rope_pairing == RopePairing::kAdjacent ? 2 * pair : pair;
+  }
+  int32_t Second(int32_t pair) const {
+    return model_->config().rope_pairing == RopePairing::kAdjacent
+               ? 2 * pair + 1
+               : pair + cache_->layout().block.head_dim / 2;
+  }
+
+  std::vector<double> NaiveMean(const KvSequence& kv, int32_t unit) {
+    const auto keys = KeysBeforeRope(kv, unit);
+    const int32_t first = GetParam().num_tokens > 2 * kSinks ? kSinks : 0;
+    std::vector<double> mean(cache_->layout().block.head_dim);
+    for (size_t i = first; i < keys.size(); ++i) {
+      for (size_t d = 0; d < mean.size(); ++d) {
+        mean[d] += keys[i][d] / static_cast<double>(keys.size() - first);
+      }
+    }
+    return mean;
+  }
+
+  // Pairs stand as they are or at zero; those at zero are the weakest, as many as may go.
+  void ExpectStrongestPairsOf(const std::vector<double>& naive, std::span<const float> mean) {
+    double total = 0.0, kept = 0.0, weakest_kept = HUGE_VAL, strongest_gone = 0.0;
+    for (int32_t pair = 0; pair < static_cast<int32_t>(naive.size()) / 2; ++pair) {
+      const int32_t a = First(pair), b = Second(pair);
+      const double energy = naive[a] * naive[a] + naive[b] * naive[b];
+      total += energy;
+      if (mean[a] == 0.0f && mean[b] == 0.0f) {
+        strongest_gone = std::max(strongest_gone, energy);
+        continue;
+      }
+      EXPECT_NEAR(mean[a], naive[a], 1e-4) << "pair " << pair;
+      EXPECT_NEAR(mean[b], naive[b], 1e-4) << "pair " << pair;
+      kept += energy;
+      weakest_kept = std::min(weakest_kept, energy);
+    }
+    EXPECT_GE(kept, (kMeanEnergyKept - 1e-4) * total);
+    EXPECT_LT(kept - weakest_kept, (kMeanEnergyKept + 1e-4) * total);
+    EXPECT_LE(strongest_gone, weakest_kept + 1e-6 * total);
+    EXPECT_LT(kept, total);  // some pair is weak in each of these models
+  }
+
+  std::unique_ptr<Backend> backend_ = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvCache> cache_;
+  std::vector<TokenId> tokens_;
+};
+
+TEST_P(KeyMeansTest, AreTheAveragesOfTheKeysBeforeRope) {
+  const std::vector<float> means =
+      MeasureKeyMeans(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+  EXPECT_EQ(cache_->Stats().slab_bytes, 0);
+  EXPECT_EQ(cache_->Stats().logical_tokens, 0);
+  const KvLayout& layout = cache_->layout();
+  const int32_t head_dim = layout.block.head_dim;
+  ASSERT_EQ(means.size(), static_cast<size_t>(layout.num_units() * head_dim));
+  const std::unique_ptr<KvSequence> kv = RunTokens();
+  int measured = 0;
+  for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
+    SCOPED_TRACE(unit);
+    const std::span<const float> mean(&means[unit * head_dim], head_dim);
+    if (layout.window(unit / layout.num_kv_heads) > 0) {
+      EXPECT_TRUE(std::all_of(mean.begin(), mean.end(), [](float x) { return x == 0.0f; }));
+      continue;
+    }
+    ++measured;
+    ExpectStrongestPairsOf(NaiveMean(*kv, unit), mean);
+  }
+  EXPECT_GT(measured, 0);
+  cache_->Release(kv.get());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, KeyMeansTest,
+                         ::testing::Values(Case{"llama-f32", 100}, Case{"llama-f32", 8},
+                                           Case{"qwen3", 70}, Case{"llama-rope-linear", 40},
+                                           Case{"gemma3-pattern", 100}),
+                         [](const auto& info) {
+                           std::string name =
+                               info.param.model + ("_" + std::to_string(info.param.num_tokens));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(KeyMeansErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
+  const auto backend = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
+  const auto file = GgufFile::Open(CONDENSE_TEST_DATA "/tiny/llama-f32.gguf").value();
+  const auto model = Model::Load(backend.get(), *file, kStepTokens).value();
+  const auto cache = KvCache::Make(backend.get(), model->MakeKvLayout(32),
+                                   {.arena_bytes = 64 << 10, .step_tokens = kStepTokens})
+                         .value();
+  const std::vector<TokenId> tokens(200, 5);
+  const auto means = MeasureKeyMeans(backend.get(), model.get(), cache.get(), tokens, kStepTokens);
+  EXPECT_EQ(means.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache->Stats().slab_bytes, 0);
+  EXPECT_EQ(cache->Stats().sequences, 0);
+}
+
+}  // namespace
+}  // namespace condense
