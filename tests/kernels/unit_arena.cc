@@ -1,8 +1,31 @@
 #include "tests/kernels/unit_arena.h"
 
 #include <cmath>
+#include <map>
+#include <utility>
 
 namespace condense {
+namespace {
+
+// Cosines and sines of plain RoPE, kept per size because every arena needs them.
+const std::pair<std::vector<float>, std::vector<float>>& AngleTable(int head_dim) {
+  static std::map<int, std::pair<std::vector<float>, std::vector<float>>> tables;
+  auto& [cos, sin] = tables[head_dim];
+  if (!cos.empty()) return tables[head_dim];
+  std::vector<double> frequencies;
+  for (int i = 0; i < head_dim / 2; ++i) {
+    frequencies.push_back(std::pow(10000.0, -2.0 * i / head_dim));
+  }
+  for (int p = 0; p < kNumPositions; ++p) {
+    for (const double frequency : frequencies) {
+      cos.push_back(static_cast<float>(std::cos(p * frequency)));
+      sin.push_back(static_cast<float>(std::sin(p * frequency)));
+    }
+  }
+  return tables[head_dim];
+}
+
+}  // namespace
 
 UnitArena::UnitArena(const KvBlockShape& shape, const std::vector<int>& counts,
                      const std::vector<KvBlockKind>& kinds, RopePairing pairing)
@@ -12,17 +35,8 @@ UnitArena::UnitArena(const KvBlockShape& shape, const std::vector<int>& counts,
     sources_.push_back({list().blocks[b], position});
     position += list().blocks[b].count;
   }
-  std::vector<double> frequencies;
-  for (int i = 0; i < shape.head_dim / 2; ++i) {
-    frequencies.push_back(std::pow(10000.0, -2.0 * i / shape.head_dim));
-  }
-  for (int p = 0; p < kNumPositions; ++p) {
-    for (const double frequency : frequencies) {
-      const double angle = p * frequency;
-      cos_.push_back(static_cast<float>(std::cos(angle)));
-      sin_.push_back(static_cast<float>(std::sin(angle)));
-    }
-  }
+  cos_ = AngleTable(shape.head_dim).first;
+  sin_ = AngleTable(shape.head_dim).second;
   mean_ = RandomFloats(shape.head_dim, 32);
 }
 
