@@ -209,8 +209,8 @@ void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
   }
 }
 
-// What the range may take so that the whole unit keeps to the ratio even when its 16-bit tail is
-// at its longest.
+// What the range may take so that the whole unit keeps to the ratio while its 16-bit tail is of
+// middling length: the window, the open block, and half of what waits for a job.
 double Compactor::TargetBytes(const SequenceCompaction& sequence, const Range& range,
                               double ratio) const {
   const BlockTable& table = sequence.kv_->tables[range.unit];
@@ -226,7 +226,7 @@ double Compactor::TargetBytes(const SequenceCompaction& sequence, const Range& r
   const auto num_blocks = static_cast<int32_t>(table.blocks().size());
   const int32_t window_blocks = (options_.window_tokens + block_tokens - 1) / block_tokens;
   const int32_t after =
-      std::max(num_blocks - range.first - range.num, window_blocks + options_.min_blocks + 1);
+      std::max(num_blocks - range.first - range.num, window_blocks + options_.min_blocks / 2 + 1);
   const double nominal = range.num * block_bytes / ratio;
   return std::max(kLeastOfNominal * nominal,
                   whole_blocks * block_bytes / ratio - before - after * block_bytes);

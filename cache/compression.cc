@@ -24,7 +24,8 @@ constexpr Preset kPresets[] = {
     {"off", "none", 1.0, 0.0, 0.0},
     {"lossless", "none", 1.9, 0.05, 0.05},
     {"light", "none", 2.8, 0.20, 0.05},
-    {"balanced", "balanced", 4.35, 0.35, 0.10},
+    // Aims higher than the 4.35 it promises: the 16-bit tail grows and shrinks by a block.
+    {"balanced", "balanced", 4.45, 0.35, 0.10},
     {"aggressive", "balanced", 8.0, 0.50, 0.20},
 };
 
