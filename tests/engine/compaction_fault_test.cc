@@ -17,6 +17,7 @@
 namespace condense {
 namespace {
 
+constexpr int kPromptTokens = 544;  // enough to merge
 constexpr int kManyTokens = 2500;
 
 // An engine over a backend that fails and waits on command. Every step is a turn, so that the first
@@ -36,10 +37,10 @@ class CompactionFaultTest : public ::testing::Test {
   }
 
   static Request Balanced(const std::string& id, int max_tokens) {
-    return CompactedRequest(id, 600, max_tokens, "balanced");
+    return CompactedRequest(id, kPromptTokens, max_tokens, "balanced");
   }
   Answer Plain(int max_tokens) {
-    return engine_->Run(CompactedRequest("plain", 600, max_tokens, "off"));
+    return engine_->Run(CompactedRequest("plain", kPromptTokens, max_tokens, "off"));
   }
 
   // Calls `posted` on the engine's thread once the first turn's jobs are out and the worker, held,
@@ -186,11 +187,11 @@ TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
       faults_->HoldWorkerOps(false);
       EXPECT_TRUE(WaitFor([&] { return faults_->num_worker_ops() > before + n; }));
     });
-    const Answer answer = engine_->Run(Balanced("f", 24));
+    const Answer answer = engine_->Run(Balanced("f", 12));
     engine_->SetWatch({});
     engine_->Settled();
     EXPECT_EQ(answer.last.reason, FinishReason::kLength);
-    EXPECT_EQ(answer.ids.size(), 24u);
+    EXPECT_EQ(answer.ids.size(), 12u);
     for (const float logprob : answer.logprobs) ASSERT_TRUE(std::isfinite(logprob));
     const SwapTotals after = engine_->get()->load().swaps;
     // A result that comes back when the request has ended counts as dropped, failed or not.
