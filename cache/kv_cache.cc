@@ -280,40 +280,47 @@ void KvCache::Unstage(KvTicket ticket) {
   for (const KvBlockRef& block : TakeStage(ticket).back) Free(block);
 }
 
+bool KvCache::TryCopyBlocks(int32_t unit, std::span<const KvBlockRef> blocks,
+                            std::vector<KvBlockRef>* copies) {
+  std::vector<std::byte> bytes;
+  for (const KvBlockRef& block : blocks) {
+    const int64_t size = BlockBytes(block);
+    if (!pools_[unit].CanTake(size)) return false;
+    std::optional<KvBlockRef> copy = TryAllocate(block.format, block.flags);
+    if (!copy.has_value()) return false;
+    copy->count = block.count;
+    pools_[unit].Take(size);
+    copies->push_back(*copy);
+    if (OpenSlabs() < 0) return false;
+    bytes.resize(size);
+    backend_->CopyToHost(bytes.data(), arena() + int64_t{block.offset_64} * 64, size);
+    static_cast<void>(backend_->Synchronize());
+    backend_->CopyToDevice(arena() + int64_t{copy->offset_64} * 64, bytes.data(), size);
+  }
+  return true;
+}
+
 bool KvCache::TryCopy(const KvSequence& from, KvSequence* to) {
   CHECK(to->empty());
-  std::vector<std::byte> bytes;
-  if (!from.empty()) ++num_sequences_;
+  std::vector<std::vector<KvBlockRef>> copies(layout_.num_units());
+  bool done = true;
+  for (int32_t unit = 0; done && unit < layout_.num_units(); ++unit) {
+    CHECK_EQ(from.tickets[unit], 0);
+    done = TryCopyBlocks(unit, from.tables[unit].blocks(), &copies[unit]);
+  }
+  for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
+    if (done) {
+      to->tables[unit] = from.tables[unit];
+      to->tables[unit].SetBlocks(copies[unit]);
+      continue;
+    }
+    for (const KvBlockRef& block : copies[unit]) FreeOf(unit, block);
+  }
+  if (!done) return false;
   to->committed_tokens = from.committed_tokens;
   logical_tokens_ += from.committed_tokens;
   whole_blocks_ += WholeBlocks(from.committed_tokens);
-  for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
-    CHECK_EQ(from.tickets[unit], 0);
-    to->tables[unit] = from.tables[unit];
-    std::vector<KvBlockRef> copies;
-    for (const KvBlockRef& block : from.tables[unit].blocks()) {
-      std::optional<KvBlockRef> copy = TryAllocate(block.format, block.flags);
-      if (!copy.has_value() || OpenSlabs() < 0) {
-        if (copy.has_value()) Free(*copy);
-        for (const KvBlockRef& taken : copies) FreeOf(unit, taken);
-        to->tables[unit].Clear();
-        for (int32_t later = unit + 1; later < layout_.num_units(); ++later) {
-          to->tables[later].Clear();
-        }
-        Release(to);
-        return false;
-      }
-      copy->count = block.count;
-      const int64_t size = BlockBytes(block);
-      pools_[unit].Take(size);
-      bytes.resize(size);
-      backend_->CopyToHost(bytes.data(), arena() + int64_t{block.offset_64} * 64, size);
-      static_cast<void>(backend_->Synchronize());
-      backend_->CopyToDevice(arena() + int64_t{copy->offset_64} * 64, bytes.data(), size);
-      copies.push_back(*copy);
-    }
-    to->tables[unit].SetBlocks(copies);
-  }
+  if (!from.empty()) ++num_sequences_;
   return true;
 }
 

@@ -161,6 +161,10 @@ class KvCache {
   BlockPool* PoolOf(int64_t block_bytes);
   std::optional<KvBlockRef> TryAllocate(KvFormat format, KvBlockFlags flags);
   void Free(const KvBlockRef& block);
+  // Appends copies of a sequence's blocks to `copies`. False if there is no room: what was taken is
+  // there too.
+  bool TryCopyBlocks(int32_t unit, std::span<const KvBlockRef> blocks,
+                     std::vector<KvBlockRef>* copies);
   // Frees a block that a sequence held in `unit`.
   void FreeOf(int32_t unit, const KvBlockRef& block);
   // Slabs that sequences may take: what is free but for the unused part of the staging reserve.

@@ -162,6 +162,8 @@ bool EngineLoop::Step() {
     // Nothing runs and the next one does not fit into an empty cache.
     EndUnfit(scheduler_.All().front(), begin);
   }
+  // Ends settle jobs too, whether or not a step ran.
+  if (parts_.compactor != nullptr) ObserveSettled();
   PublishLoad(step_end);
   if (published_ && config_.on_published) config_.on_published();
   return !plan.items.empty();
@@ -345,10 +347,12 @@ void EngineLoop::Compact(const StepPlan& plan) {
       parts_.compactor->Step(sequence->compaction(), urgent);
     }
   }
-  ObserveCompaction(collecting_ + (absl::Now() - begin));
+  const absl::Duration added = collecting_ + (absl::Now() - begin);
+  if (parts_.metrics == nullptr) return;
+  parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
 }
 
-void EngineLoop::ObserveCompaction(absl::Duration added) {
+void EngineLoop::ObserveSettled() {
   for (const SettledJob& job : parts_.compactor->TakeSettled()) {
     const CompactionOutcome outcome = OutcomeOf(job);
     ++*TotalOf(outcome, &swaps_);
@@ -368,13 +372,12 @@ void EngineLoop::ObserveCompaction(absl::Duration added) {
   const int64_t no_reserve = parts_.compactor->TakeNoReserve();
   if (parts_.metrics == nullptr) return;
   parts_.metrics->compaction_no_reserve.Increment(static_cast<double>(no_reserve));
-  parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
 }
 
 void EngineLoop::AwaitJobs() {
   parts_.compactor->WaitForResult(kLongestWaitForJobs);
   parts_.compactor->Collect();
-  ObserveCompaction(absl::ZeroDuration());
+  ObserveSettled();
   PublishLoad(absl::InfinitePast());
 }
 

@@ -60,7 +60,8 @@ class EngineLoop {
   // sequences whose turn it is.
   void BeginCompaction(const StepPlan& plan);
   void Compact(const StepPlan& plan);
-  void ObserveCompaction(absl::Duration added);
+  // What became of the jobs that were settled since the last call.
+  void ObserveSettled();
   // Nothing runs, but jobs are out: wait for one.
   void AwaitJobs();
   void End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now);

@@ -68,9 +68,15 @@ std::vector<Sequence*> Scheduler::All() const {
 
 StepPlan Scheduler::Schedule(absl::Time now) {
   StepPlan plan;
+  patient_ = now - idle_since_ < options_.longest_idle;
   PlanDecodes(&plan);
   if (plan.preempted == 0 && plan.deferred == 0) Admit(now, &plan);
   PlanPrompts(&plan);
+  if (!plan.items.empty() || plan.deferred == 0) {
+    idle_since_ = absl::InfiniteFuture();
+  } else {
+    idle_since_ = std::min(idle_since_, now);
+  }
   if (plan.preempted > 0) {
     const int32_t least =
         std::max(options_.decode_reserve_tokens, cache_->layout().block.block_tokens);
@@ -136,7 +142,7 @@ void Scheduler::Plan(Sequence* sequence, int32_t tokens, StepPlan* plan) {
 
 bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
   while (!cache_->TryReserve(sequence->kv(), tokens)) {
-    if (relief_coming_ && relief_coming_()) {
+    if (patient_ && relief_coming_ && relief_coming_()) {
       deferred_.insert(sequence);
       ++plan->deferred;
       return false;

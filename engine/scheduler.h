@@ -24,6 +24,8 @@ struct SchedulerOptions {
   int32_t decode_reserve_tokens = 32;  // kept free per running sequence when another is admitted
   int32_t max_running_per_tenant = 0;  // 0: no limit
   absl::Duration aging = absl::Seconds(10);  // an age of so much is worth one level of priority
+  // Nothing runs for so long at most, because all wait for relief that may never come.
+  absl::Duration longest_idle = absl::Seconds(2);
 };
 
 // Rules, in order:
@@ -36,11 +38,10 @@ struct SchedulerOptions {
 //     tenant was served (fewest first), then by age; strictly in that order, so that nothing is
 //     starved by smaller requests behind it. Admission needs room for all known tokens and the
 //     decode reserve of every running sequence.
-//  4. A sequence that needs room that is not there waits while compaction is about to free some;
-//  else it preempts the newest running sequence of the
-//  lowest priority
-//     (perhaps itself). Each preemption doubles the decode reserve (at least one block), up to 16
-//     times; it shrinks back step by step.
+//  4. A sequence that needs room that is not there waits while compaction is about to free some
+//     (but not where nobody has run for `longest_idle`); else it preempts the newest running
+//     sequence of the lowest priority (perhaps itself). Each preemption doubles the decode reserve
+//     (at least one block), up to 16 times; it shrinks back step by step.
 // Threads: thread-compatible, owner is the engine thread. Pure but for the reservations it makes in
 // the cache.
 class Scheduler {
@@ -91,9 +92,11 @@ class Scheduler {
   Sequences waiting_;  // by arrival; preempted ones at the front
   absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
   int32_t decode_reserve_;
-  absl::flat_hash_set<const Sequence*> deferred_;  // running, and waiting for room
-  const Sequence* alone_ = nullptr;                // the last one preempted while nothing else ran,
-  int64_t alone_known_ = 0;                        // and what it knew then
+  absl::flat_hash_set<const Sequence*> deferred_;   // running, and waiting for room
+  absl::Time idle_since_ = absl::InfiniteFuture();  // all that run wait for room
+  bool patient_ = true;                             // such waiting is allowed in the plan at hand
+  const Sequence* alone_ = nullptr;  // the last one preempted while nothing else ran,
+  int64_t alone_known_ = 0;          // and what it knew then
 };
 
 }  // namespace condense

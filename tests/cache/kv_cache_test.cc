@@ -452,6 +452,42 @@ TEST_F(KvStagingTest, WithoutAReserveNothingIsStaged) {
   EXPECT_FALSE(cache->TryStage(sequence.get(), 0, 1, 1, KvFormat::kK4V4, 0, 1).has_value());
 }
 
+TEST_F(KvStagingTest, ACopyThatDoesNotFitLeavesNothing) {
+  // The arena has room, the units' caps have not.
+  const auto cache =
+      KvCache::Make(&backend_, Layout(1, 2),
+                    {.arena_bytes = 8 * kSlabBytes, .pool = {.cap_bytes = 6 * kBlockBytes}})
+          .value();
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 100));
+  const KvCacheStats before = cache->Stats();
+  const auto copy = cache->Open();
+  EXPECT_FALSE(cache->TryCopy(*sequence, copy.get()));
+  EXPECT_TRUE(copy->empty());
+  EXPECT_EQ(cache->Stats().used_bytes, before.used_bytes);
+  EXPECT_EQ(cache->Stats().slab_bytes, before.slab_bytes);
+  EXPECT_EQ(cache->Stats().logical_tokens, 100);
+  EXPECT_EQ(cache->Stats().sequences, 1);
+  cache->Release(sequence.get());
+  ASSERT_TRUE(Append(cache.get(), copy.get(), 190));  // the cap itself
+}
+
+TEST_F(KvStagingTest, FreedBlocksArePoisonedOnlyWhereThatIsAskedFor) {
+  for (const bool poison : {false, true}) {
+    const auto cache =
+        KvCache::Make(&backend_, Layout(1, 1), {.arena_bytes = kSlabBytes, .poison_freed = poison})
+            .value();
+    const auto sequence = cache->Open();
+    ASSERT_TRUE(Append(cache.get(), sequence.get(), 40));
+    const KvBlockRef block = sequence->tables[0].blocks()[0];
+    std::byte* const data = cache->arena() + int64_t{block.offset_64} * 64;
+    std::fill_n(data, kBlockBytes, std::byte{1});
+    cache->Release(sequence.get());
+    const std::byte expected = poison ? std::byte{0x7e} : std::byte{1};
+    EXPECT_TRUE(std::all_of(data, data + kBlockBytes, [&](std::byte b) { return b == expected; }));
+  }
+}
+
 TEST_F(KvStagingTest, ACopyHoldsTheSameBytesElsewhere) {
   const std::optional<KvStage> stage = Stage(4);
   ASSERT_TRUE(cache_->Swap(stage->ticket, Filled(stage->blocks, 25)));

@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/fault_backend.h"
 #include "tests/support/watched_engine.h"
 
 namespace condense {
 namespace {
 
+constexpr int kPromptTokens = 544;  // enough to merge
 constexpr int kManyTokens = 2500;
 
 // An engine over a backend that fails and waits on command. Every step is a turn, so that the first
@@ -35,29 +37,41 @@ class CompactionFaultTest : public ::testing::Test {
   }
 
   static Request Balanced(const std::string& id, int max_tokens) {
-    return CompactedRequest(id, 600, max_tokens, "balanced");
+    return CompactedRequest(id, kPromptTokens, max_tokens, "balanced");
   }
   Answer Plain(int max_tokens) {
-    return engine_->Run(CompactedRequest("plain", 600, max_tokens, "off"));
+    return engine_->Run(CompactedRequest("plain", kPromptTokens, max_tokens, "off"));
   }
 
-  // Ends a request by `end`, called on the engine's thread once jobs are out, while the worker is
-  // held. What the jobs read and write stays theirs until they are back.
-  Answer EndWhileJobsAreOut(Request request, const std::function<void()>& end) {
+  // Calls `posted` on the engine's thread once the first turn's jobs are out and the worker, held,
+  // has begun one of them.
+  void WatchForJobs(const std::function<void()>& posted) {
     faults_->HoldWorkerOps(true);
-    bool called = false;
-    engine_->SetWatch([&](const EngineLoad& load) {
+    engine_->SetWatch([this, posted, called = false](const EngineLoad& load) mutable {
       if (called || load.jobs_out == 0) return;
-      EXPECT_EQ(load.jobs_out, kTinyUnits);
       called = true;
-      end();
+      ++num_posted_;
+      EXPECT_EQ(load.jobs_out, kTinyUnits);
+      EXPECT_TRUE(WaitFor([&] { return faults_->worker_waits(); }));
+      posted();
     });
+  }
+  static bool WaitFor(const std::function<bool()>& holds) {
+    const absl::Time until = absl::Now() + absl::Seconds(30);
+    while (!holds() && absl::Now() < until) absl::SleepFor(absl::Microseconds(50));
+    return holds();
+  }
+
+  // Ends a request by `end`, called while jobs are out. What the job that was begun reads and
+  // writes stays its own until it is back.
+  Answer EndWhileJobsAreOut(Request request, const std::function<void()>& end) {
+    WatchForJobs(end);
     Answer answer = engine_->Run(std::move(request));
     engine_->SetWatch({});
-    EXPECT_TRUE(called);
+    EXPECT_EQ(num_posted_, 1);
     const EngineLoad held =
         engine_->Await([](const EngineLoad& load) { return load.kv_bytes_used == 0; });
-    EXPECT_EQ(held.jobs_out, kTinyUnits);
+    EXPECT_GE(held.jobs_out, 1);
     EXPECT_GT(held.staging_bytes, 0);
     faults_->HoldWorkerOps(false);
     EXPECT_EQ(engine_->Settled().swaps.dropped, static_cast<uint64_t>(kTinyUnits));
@@ -73,6 +87,7 @@ class CompactionFaultTest : public ::testing::Test {
   }
 
   FaultBackend* faults_ = nullptr;
+  int num_posted_ = 0;
   std::unique_ptr<WatchedEngine> engine_;
 };
 
@@ -146,26 +161,21 @@ TEST_F(CompactionFaultTest, AWorkerThatAlwaysFailsChangesNothing) {
 // Each KvRead, KvBuild and KvEvaluate of a cycle fails once: its unit keeps its front, the others
 // and the request go on.
 TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
-  // The ops of one turn's jobs: while they run, the engine posts no others.
-  const auto run_cycle = [&](const std::string& id, const std::function<void()>& posted) {
-    bool called = false;
-    faults_->HoldWorkerOps(true);
-    engine_->SetWatch([&](const EngineLoad& load) {
-      if (called || load.jobs_out == 0) return;
-      called = true;
-      posted();
-    });
-    Answer answer = engine_->Run(Balanced(id, 24));
-    engine_->SetWatch({});
-    EXPECT_TRUE(called);
-    engine_->Settled();
-    return answer;
-  };
+  // The ops of the first turn's jobs: no others are posted.
   int64_t before = faults_->num_worker_ops();
-  static_cast<void>(run_cycle("count", [&] {
-    EXPECT_TRUE(engine_->get()->Abort("count"));
+  WatchForJobs([&] {
+    engine_->get()->PauseCompaction(true);
     faults_->HoldWorkerOps(false);
-  }));
+  });
+  const auto stream = engine_->get()->Submit(Balanced("count", kManyTokens)).value();
+  engine_->Await([](const EngineLoad& load) {
+    const SwapTotals& swaps = load.swaps;
+    return swaps.accepted + swaps.refused + swaps.useless == static_cast<uint64_t>(kTinyUnits);
+  });
+  EXPECT_TRUE(engine_->get()->Abort("count"));
+  static_cast<void>(ReadAll(stream.get()));
+  engine_->Settled();
+  engine_->get()->PauseCompaction(false);
   const int64_t ops = faults_->num_worker_ops() - before;
   ASSERT_GE(ops, 4 * kTinyUnits);  // read, evaluate, build, evaluate
   for (int64_t n = 0; n < ops; ++n) {
@@ -173,15 +183,15 @@ TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
     const SwapTotals totals = engine_->get()->load().swaps;
     before = faults_->num_worker_ops();
     faults_->FailWorkerOp(before + n);
-    const Answer answer = run_cycle("f", [&] {
+    WatchForJobs([&] {
       faults_->HoldWorkerOps(false);
-      const absl::Time until = absl::Now() + absl::Seconds(20);
-      while (faults_->num_worker_ops() <= before + n && absl::Now() < until) {
-        absl::SleepFor(absl::Microseconds(50));
-      }
+      EXPECT_TRUE(WaitFor([&] { return faults_->num_worker_ops() > before + n; }));
     });
+    const Answer answer = engine_->Run(Balanced("f", 12));
+    engine_->SetWatch({});
+    engine_->Settled();
     EXPECT_EQ(answer.last.reason, FinishReason::kLength);
-    EXPECT_EQ(answer.ids.size(), 24u);
+    EXPECT_EQ(answer.ids.size(), 12u);
     for (const float logprob : answer.logprobs) ASSERT_TRUE(std::isfinite(logprob));
     const SwapTotals after = engine_->get()->load().swaps;
     // A result that comes back when the request has ended counts as dropped, failed or not.
@@ -189,6 +199,7 @@ TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
     EXPECT_LE(after.failed, totals.failed + 1);
     ASSERT_FALSE(HasFailure());
   }
+  EXPECT_EQ(num_posted_, ops + 1);
   ExpectCompactsAgain();
 }
 

@@ -401,6 +401,30 @@ TEST(SchedulerReliefTest, NobodyIsAdmittedWhileAPromptIsDeferred) {
   EXPECT_EQ(sim.cache().Stats().used_bytes, 0);
 }
 
+// Jobs may go out and come back refused for ever: the engine must not stand still with them.
+TEST(SchedulerReliefTest, ReliefThatNeverComesIsWaitedForOnlySoLong) {
+  SchedulerOptions options = kNoReserve;
+  options.longest_idle = absl::Milliseconds(300);
+  Simulation sim(options, 4096);
+  FillAndDefer(&sim, 3);
+  while (sim.Step().deferred < 3) {
+  }
+  const absl::Time idle_since = sim.now();
+  StepPlan plan;
+  while (plan.preempted == 0) {
+    plan = sim.Step();
+    ASSERT_LE(sim.now() - idle_since, absl::Milliseconds(300));
+  }
+  EXPECT_EQ(sim.now() - idle_since, absl::Milliseconds(300));
+  EXPECT_EQ(plan.preemptions_avoided, 0);
+  EXPECT_EQ(plan.items.size(), 2u);
+  while (sim.ended_.size() < 3) {
+    sim.Step();
+    ASSERT_LT(sim.now() - idle_since, absl::Hours(1));
+  }
+  EXPECT_EQ(sim.preemptions_avoided_, 0);
+}
+
 // Relief comes and goes at random: all end once, and the counts agree with what the plans say.
 TEST(SchedulerReliefTest, UnderPressureEveryRequestEnds) {
   Simulation sim({.step_tokens = 128, .max_sequences = 16, .decode_reserve_tokens = 0}, 6144);

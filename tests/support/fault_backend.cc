@@ -83,7 +83,11 @@ void FaultBackend::Sample(const SampleArgs& args) {
 }
 
 absl::Status FaultBackend::EnterWorkerOp(const char* op) {
-  while (worker_ops_held_) absl::SleepFor(absl::Microseconds(100));
+  while (worker_ops_held_) {
+    worker_waits_ = true;
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  worker_waits_ = false;
   const int64_t index = num_worker_ops_++;
   const int64_t failing = failing_worker_op_;
   if (failing >= 0 && (device_is_lost_ ? index >= failing : index == failing)) {

@@ -28,6 +28,7 @@ class FaultBackend final : public Backend {
   void FailWorkerOp(int64_t index) { failing_worker_op_ = index; }
   // While held, KvRead, KvBuild and KvEvaluate do not begin: their thread waits. Thread-safe.
   void HoldWorkerOps(bool held) { worker_ops_held_ = held; }
+  bool worker_waits() const { return worker_waits_; }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
   // Likewise for allocations.
@@ -75,6 +76,7 @@ class FaultBackend final : public Backend {
   int64_t failing_allocation_ = -1;
   std::atomic<int64_t> failing_worker_op_{-1};
   std::atomic<bool> worker_ops_held_{false};
+  std::atomic<bool> worker_waits_{false};
   std::atomic<int64_t> num_worker_ops_{0};
   int64_t num_ops_ = 0;
   int64_t num_allocations_ = 0;
