@@ -9,13 +9,10 @@
 namespace condense {
 namespace {
 
-constexpr int32_t kMaxCoolDown = 64;     // turns
-constexpr double kRefusedShare = 0.85;   // what a refusal leaves of a unit's ratio
-constexpr double kLeastOfNominal = 0.6;  // a range makes up for others no further than this
-constexpr double kUrgentRatio = 1.5;     // beyond the target when memory runs out
-// Where the search for a threshold starts: units with many near copies must not merge more of them
-// than the ratio asks for.
-constexpr float kCosineTop = 0.999f;
+constexpr int32_t kMaxCoolDown = 64;      // turns
+constexpr double kRefusedShare = 0.85;    // what a refusal leaves of a unit's ratio
+constexpr double kLeastOfNominal = 0.6;   // a range makes up for others no further than this
+constexpr double kUrgentRatio = 1.5;      // beyond the target when memory runs out
 constexpr int32_t kMaxRangeBlocks = 256;  // of one job: bounds how long it takes
 
 bool IsPlain(const KvBlockRef& block) {
@@ -297,7 +294,6 @@ CompactionJob Compactor::MakeJob(SequenceCompaction* sequence, const Range& rang
                 .cluster_window = compression.cluster_window,
                 .max_members = compression.max_members,
                 .cosine = compression.cosine,
-                .cosine_top = kCosineTop,
                 .balanced_cosine = compression.cosine,
                 .fill = cache_->pool(range.unit).fill(),
                 .mark_at = options_.mark_at,
