@@ -47,7 +47,7 @@ struct CompactionJob {
   Protection protection;
   std::vector<uint8_t> marked;  // of the range's entries, by an earlier job; may be empty
   QuerySamples evidence;        // what the plan sees
-  QuerySamples held_out;        // what it does not see; all saw the whole front
+  QuerySamples held_out;        // what it does not see; asked over the whole front
   SwapLimits limits;
 };
 

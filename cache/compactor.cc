@@ -160,7 +160,6 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
     sequence->max_output_error_ =
         std::max(sequence->max_output_error_, result.quality.output_error);
     unit.next_cool_down = 1;
-    unit.marked = std::move(result.marked);
     return;
   }
   cache_->Unstage(result.ticket);

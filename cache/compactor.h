@@ -60,10 +60,9 @@ class SequenceCompaction {
  private:
   friend class Compactor;
   struct Unit {
-    int32_t cool_down = 0;        // turns until it may try again
-    int32_t next_cool_down = 1;   // doubles with every refusal
-    double ratio_share = 1.0;     // of the ratio asked for, lowered by refusals
-    std::vector<uint8_t> marked;  // of the entries of the last back
+    int32_t cool_down = 0;       // turns until it may try again
+    int32_t next_cool_down = 1;  // doubles with every refusal
+    double ratio_share = 1.0;    // of the ratio asked for, lowered by refusals
   };
 
   SequenceCompaction(Compactor* compactor, Compression compression, const Policy* policy,

@@ -30,9 +30,9 @@ absl::Status CompactionConfig::Validate() const {
   RETURN_IF_ERROR(InRange("swap_every", swap_every, 1, 1024));
   RETURN_IF_ERROR(InRange("cluster_window", cluster_window, 2, 1 << 16));
   RETURN_IF_ERROR(InRange("staging_memory", staging_memory_bytes, 0, kMostBytes));
-  RETURN_IF_ERROR(ShareInRange("pool_preallocate", pool_preallocate, 0, 1));
+  RETURN_IF_ERROR(ShareInRange("pool_preallocate", pool_preallocate, kLeastShare, 1));
   RETURN_IF_ERROR(ShareInRange("pool_grow_at", pool_grow_at, kLeastShare, 1));
-  RETURN_IF_ERROR(ShareInRange("pool_grow_by", pool_grow_by, kLeastShare, 16));
+  RETURN_IF_ERROR(ShareInRange("pool_grow_by", pool_grow_by, kLeastShare, 1));
   RETURN_IF_ERROR(InRange("pool_cap_bytes", pool_cap_bytes, 64 << 10, kMostBytes));
   // Each from the one before: marking, then hurrying, then force.
   RETURN_IF_ERROR(ShareInRange("mark_at", mark_at, 0, 1));

@@ -362,6 +362,8 @@ void EngineLoop::ObserveSettled() {
     if (parts_.metrics == nullptr) continue;
     Metrics& metrics = *parts_.metrics;
     metrics.compaction_swaps(outcome).Increment();
+    // Nobody has measured a job that was recalled or that failed half way.
+    if (outcome == CompactionOutcome::kDropped || outcome == CompactionOutcome::kFailed) continue;
     metrics.compaction_seconds(CompactionPhase::kPlan).Observe(job.plan_seconds);
     metrics.compaction_seconds(CompactionPhase::kBuild).Observe(job.build_seconds);
     metrics.compaction_seconds(CompactionPhase::kValidate).Observe(job.validate_seconds);

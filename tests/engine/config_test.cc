@@ -45,11 +45,11 @@ TEST(ConfigTest, CompactionRefusalsNameFieldValueAndLimits) {
   EXPECT_THAT(refusal([](Config* c) { c->staging_memory_bytes = -1; }),
               StartsWith("staging_memory is -1; must be in 0.."));
   EXPECT_EQ(refusal([](Config* c) { c->pool_preallocate = 1.5; }),
-            "pool_preallocate is 1.5; must be in 0..1");
+            "pool_preallocate is 1.5; must be in 0.001..1");
   EXPECT_EQ(refusal([](Config* c) { c->pool_grow_at = kNan; }),
             "pool_grow_at is nan; must be in 0.001..1");
   EXPECT_EQ(refusal([](Config* c) { c->pool_grow_by = 0; }),
-            "pool_grow_by is 0; must be in 0.001..16");
+            "pool_grow_by is 0; must be in 0.001..1");
   EXPECT_THAT(refusal([](Config* c) { c->pool_cap_bytes = 1; }),
               StartsWith("pool_cap_bytes is 1; must be in 65536.."));
   EXPECT_EQ(refusal([](Config* c) { c->mark_at = -0.1; }), "mark_at is -0.1; must be in 0..1");
