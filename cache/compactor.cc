@@ -1,6 +1,8 @@
 #include "cache/compactor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <utility>
 
 #include "cache/policies/registry.h"
@@ -10,10 +12,16 @@ namespace condense {
 namespace {
 
 constexpr int32_t kMaxCoolDown = 64;      // turns
-constexpr double kRefusedShare = 0.85;    // what a refusal leaves of a unit's ratio
+constexpr double kRefusedShare = 0.7;     // what a refusal leaves of a unit's distance_share
 constexpr double kLeastOfNominal = 0.6;   // a range makes up for others no further than this
 constexpr double kUrgentRatio = 1.5;      // beyond the target when memory runs out
 constexpr int32_t kMaxRangeBlocks = 256;  // of one job: bounds how long it takes
+constexpr double kCurveWeight = 1024.0;   // entries' worth of trust in the curves
+// Units that give at least so much attention to what followed the last time find planted facts, and
+// merges in them lose those; but no more than this share of the units, or nothing would merge.
+constexpr float kRecalls = 0.03f;
+constexpr double kMostRecalling = 0.25;
+constexpr KvBlockFlags kMerged = kKvBias | kKvPosition | kKvCount;
 
 bool IsPlain(const KvBlockRef& block) {
   return block.format == KvFormat::kK16V16 && block.flags == 0;
@@ -21,32 +29,36 @@ bool IsPlain(const KvBlockRef& block) {
 
 StorageFormat ToStorage(KvFormat format) { return {KvKeyBits(format), KvValueBits(format)}; }
 
-// How the entries of a range will be stored, and by whom they are chosen.
-struct Storage {
-  KvFormat format = KvFormat::kK16V16;
-  KvBlockFlags flags = 0;
-  bool merges = false;
-};
-
-Storage ChooseStorage(const Compression& compression, const KvBlockShape& shape, bool centred,
-                      bool may_merge, int32_t num_entries, double target_bytes) {
-  const KvBlockFlags mean = centred ? kKvCentred : 0;
-  const int64_t blocks = (num_entries + shape.block_tokens - 1) / shape.block_tokens;
-  const auto flags_for = [&](KvFormat format, KvBlockFlags positions) -> KvBlockFlags {
-    return positions | (KvKeyBits(format) < 16 ? mean : 0);
+// Of an entry, as blocks hold it.
+FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
+  const auto bytes = [&](KvBlockFlags flags) {
+    return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
   };
-  for (const KvFormat format : compression.formats) {
-    const KvBlockFlags flags = flags_for(format, kKvRun);
-    if (static_cast<double>(blocks * KvBlockBytes(format, shape, flags)) <= target_bytes) {
-      return {format, flags, false};
-    }
-  }
-  const KvFormat last = compression.formats.back();
-  if (!may_merge) return {last, flags_for(last, kKvRun), false};
-  return {last, flags_for(last, kKvBias | kKvPosition | kKvCount), true};
+  return {ToStorage(format), bytes(kKvRun), bytes(kMerged)};
+}
+
+std::vector<bool> RecallingUnits(const std::vector<float>& recall, int32_t num_units) {
+  std::vector<bool> recalls(num_units, false);
+  if (recall.empty()) return recalls;
+  std::vector<float> descending = recall;
+  std::sort(descending.begin(), descending.end(), std::greater<>());
+  const auto most = static_cast<size_t>(std::ceil(kMostRecalling * num_units));
+  const float least = std::max(kRecalls, descending[std::min(most, descending.size()) - 1]);
+  for (int32_t unit = 0; unit < num_units; ++unit) recalls[unit] = recall[unit] >= least;
+  return recalls;
 }
 
 }  // namespace
+
+// How the entries of one range will be stored, and by whom they are chosen.
+struct Compactor::Storage {
+  KvFormat format = KvFormat::kK16V16;
+  KvBlockFlags flags = 0;
+  bool merges = false;
+  double entries = 0.0;        // that should be left
+  double curve_entries = 0.0;  // the same, by the curves alone
+  double cosine = 0.0;         // 0: the policy finds its own way to the target
+};
 
 SequenceCompaction::SequenceCompaction(Compactor* compactor, Compression compression,
                                        const Policy* policy, KvSequence* kv, QueryLog query_log,
@@ -62,7 +74,10 @@ SequenceCompaction::SequenceCompaction(Compactor* compactor, Compression compres
 SequenceCompaction::~SequenceCompaction() { compactor_->Forget(this); }
 
 Compactor::Compactor(KvCache* cache, CompactionMailbox* mailbox, CompactorOptions options)
-    : cache_(cache), mailbox_(mailbox), options_(std::move(options)) {
+    : cache_(cache),
+      mailbox_(mailbox),
+      options_(std::move(options)),
+      recalls_(RecallingUnits(options_.recall, cache->layout().num_units())) {
   for (const PolicyInfo& info : RegisteredPolicies()) policies_[info.name] = info.make();
 }
 
@@ -153,6 +168,10 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
       std::find(sequence->kv_->tickets.begin(), sequence->kv_->tickets.end(), result.ticket);
   CHECK(ticket != sequence->kv_->tickets.end());
   SequenceCompaction::Unit& unit = sequence->units_[ticket - sequence->kv_->tickets.begin()];
+  if (unit.curve_entries > 0.0 && result.entries_after > 0) {
+    sequence->curve_entries_ += unit.curve_entries;
+    sequence->left_entries_ += result.entries_after;
+  }
   if (result.outcome == SwapOutcome::kAccepted) {
     cache_->Swap(result.ticket, result.blocks);
     ++sequence->swaps_accepted_;
@@ -167,87 +186,153 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
   unit.next_cool_down = std::min(2 * unit.next_cool_down, kMaxCoolDown);
   if (result.outcome != SwapOutcome::kRefused) return;
   ++sequence->swaps_refused_;
-  unit.ratio_share *= kRefusedShare;
+  unit.distance_share *= kRefusedShare;
 }
 
-// Blocks that hold 16-bit entries, from the sinks' block on, as far as the window lets them go.
+// Blocks that hold 16-bit entries, from behind the sinks' block on, as far as the window lets them
+// go.
 Compactor::Range Compactor::FindRange(const SequenceCompaction& sequence, int32_t unit) const {
   const BlockTable& table = sequence.kv_->tables[unit];
   const int32_t block_tokens = cache_->layout().block.block_tokens;
+  const bool protects = sequence.compression_.protects;
   Range range{.unit = unit};
   range.first = (options_.num_sinks + block_tokens - 1) / block_tokens;
   const int32_t first_after_sinks = range.first;
   while (range.first < table.num_sealed() && !IsPlain(table.blocks()[range.first])) ++range.first;
   range.plain_front = range.first == first_after_sinks;
-  const int64_t end = sequence.kv_->committed_tokens - options_.window_tokens;
+  const int64_t end =
+      sequence.kv_->committed_tokens - (protects ? options_.window_tokens : int64_t{0});
   int32_t last = range.first;
   while (last < table.num_sealed() && IsPlain(table.blocks()[last]) &&
          table.first_position(last) + block_tokens <= end) {
     ++last;
   }
-  range.num = std::min(last - range.first, kMaxRangeBlocks);
+  range.num = last - range.first;
   return range;
 }
 
-void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
+std::vector<Compactor::Range> Compactor::FindRanges(const SequenceCompaction& sequence) const {
   const KvLayout& layout = cache_->layout();
   const int32_t num_units = layout.num_units();
   std::vector<Range> ranges;
   for (int32_t i = 0; i < num_units; ++i) {
-    const int32_t unit = (sequence->next_unit_ + i) % num_units;
+    const int32_t unit = (sequence.next_unit_ + i) % num_units;
     if (layout.window(unit / layout.num_kv_heads) > 0) continue;
-    if (sequence->kv_->tickets[unit] != 0 || sequence->units_[unit].cool_down > 0) continue;
-    const Range range = FindRange(*sequence, unit);
-    if (range.num >= options_.min_blocks) ranges.push_back(range);
+    ranges.push_back(FindRange(sequence, unit));
   }
-  std::stable_sort(ranges.begin(), ranges.end(),
-                   [](const Range& a, const Range& b) { return a.num > b.num; });
+  return ranges;
+}
+
+void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
+  const std::vector<Range> ranges = FindRanges(*sequence);
+  std::vector<Range> due;
   for (const Range& range : ranges) {
-    if (!Post(sequence, range, urgent)) return;
-    sequence->next_unit_ = (range.unit + 1) % num_units;
+    if (range.num < options_.min_blocks || sequence->units_[range.unit].cool_down > 0 ||
+        sequence->kv_->tickets[range.unit] != 0) {
+      continue;
+    }
+    due.push_back(range);
+  }
+  if (due.empty()) return;
+  const Allotment allotment = Allot(*sequence, ranges, urgent);
+  std::stable_sort(due.begin(), due.end(),
+                   [](const Range& a, const Range& b) { return a.num > b.num; });
+  for (const Range& range : due) {
+    if (!Post(sequence, allotment, range)) return;
+    sequence->next_unit_ = (range.unit + 1) % cache_->layout().num_units();
   }
 }
 
-// What the range may take so that the whole unit keeps to the ratio while its 16-bit tail is of
-// middling length: the window, the open block, and half of what waits for a job.
-double Compactor::TargetBytes(const SequenceCompaction& sequence, const Range& range,
+// What the ranges may take together so that the sequence keeps to the ratio even while its 16-bit
+// tails are longest: the window, blocks about to be posted, and the open one.
+double Compactor::TargetBytes(const SequenceCompaction& sequence, const std::vector<Range>& ranges,
                               double ratio) const {
-  const BlockTable& table = sequence.kv_->tables[range.unit];
-  const int32_t block_tokens = cache_->layout().block.block_tokens;
-  const auto block_bytes =
-      static_cast<double>(KvBlockBytes(KvFormat::kK16V16, cache_->layout().block));
-  const auto whole_blocks =
-      static_cast<double>((sequence.kv_->committed_tokens + block_tokens - 1) / block_tokens);
-  double before = 0.0;
-  for (const KvBlockRef& block : table.blocks().first(range.first)) {
-    before += static_cast<double>(cache_->BlockBytes(block));
+  const KvBlockShape& shape = cache_->layout().block;
+  const auto block_bytes = static_cast<double>(KvBlockBytes(KvFormat::kK16V16, shape));
+  double range_blocks = 0.0, before = 0.0;
+  for (const Range& range : ranges) {
+    range_blocks += range.num;
+    for (const KvBlockRef& block : sequence.kv_->tables[range.unit].blocks().first(range.first)) {
+      before += static_cast<double>(cache_->BlockBytes(block));
+    }
   }
-  const auto num_blocks = static_cast<int32_t>(table.blocks().size());
-  const int32_t window_blocks = (options_.window_tokens + block_tokens - 1) / block_tokens;
-  const int32_t after =
-      std::max(num_blocks - range.first - range.num, window_blocks + options_.min_blocks / 2 + 1);
-  const double nominal = range.num * block_bytes / ratio;
-  return std::max(kLeastOfNominal * nominal,
-                  whole_blocks * block_bytes / ratio - before - after * block_bytes);
+  const double window = sequence.compression_.protects ? options_.window_tokens : 0.0;
+  const double tail_blocks = window / shape.block_tokens + options_.min_blocks + 1.0;
+  const double whole_blocks =
+      static_cast<double>(sequence.kv_->committed_tokens) / shape.block_tokens;
+  const auto num_units = static_cast<double>(ranges.size());
+  return block_bytes *
+         std::max(kLeastOfNominal * range_blocks / ratio,
+                  num_units * (whole_blocks / ratio - tail_blocks) - before / block_bytes);
 }
 
-bool Compactor::Post(SequenceCompaction* sequence, Range range, bool urgent) {
-  if (mailbox_->free_places() == 0) return false;
-  const Compression& compression = sequence->compression_;
-  const KvBlockShape& shape = cache_->layout().block;
-  const double ratio = std::max(1.0, compression.ratio * sequence->units_[range.unit].ratio_share *
-                                         (urgent ? kUrgentRatio : 1.0));
-  double target = TargetBytes(*sequence, range, ratio);
-  const bool may_merge =
-      compression.policy != "none" && sequence->kv_->committed_tokens >= compression.min_tokens;
-  const int32_t layer = range.unit / cache_->layout().num_kv_heads;
-  const Storage storage =
-      ChooseStorage(compression, shape, compression.centred && options_.centred_layers[layer],
-                    may_merge, range.num * shape.block_tokens, target);
+BudgetItem Compactor::Item(const SequenceCompaction& sequence, const Range& range) const {
+  const bool keeps_all = recalls_[range.unit] && sequence.policy_->merges_alike();
+  return {.unit = range.unit,
+          .num_entries = range.num * cache_->layout().block.block_tokens,
+          .distance_share = keeps_all ? 0.0 : sequence.units_[range.unit].distance_share};
+}
 
+Compactor::Allotment Compactor::Allot(const SequenceCompaction& sequence,
+                                      const std::vector<Range>& ranges, bool urgent) const {
+  const Compression& compression = sequence.compression_;
+  const KvBlockShape& shape = cache_->layout().block;
+  const double target =
+      TargetBytes(sequence, ranges, compression.ratio * (urgent ? kUrgentRatio : 1.0));
+  std::vector<BudgetItem> items;
+  double entries = 0.0;
+  for (const Range& range : ranges) {
+    items.push_back(Item(sequence, range));
+    entries += items.back().num_entries;
+  }
+  const double text_factor =
+      (sequence.left_entries_ + kCurveWeight) / (sequence.curve_entries_ + kCurveWeight);
+  const auto budget_for = [&](KvFormat format) {
+    return Budget(&options_.merge_curves, CostOf(format, shape), text_factor);
+  };
+  for (const KvFormat format : compression.formats) {
+    if (entries * CostOf(format, shape).plain_bytes <= target) {
+      return {.format = format, .budget = budget_for(format)};
+    }
+  }
+  const KvFormat last = compression.formats.back();
+  Allotment allotment{.format = last, .budget = budget_for(last)};
+  allotment.merges =
+      compression.policy != "none" && sequence.kv_->committed_tokens >= compression.min_tokens;
+  allotment.cosine = allotment.budget.FindCosine(items, target, compression.cosine);
+  allotment.share = std::min(1.0, target / (entries * CostOf(last, shape).merged_bytes));
+  return allotment;
+}
+
+Compactor::Storage Compactor::ChooseStorage(const SequenceCompaction& sequence,
+                                            const Allotment& allotment, const Range& range) const {
+  const int32_t layer = range.unit / cache_->layout().num_kv_heads;
+  const bool centred = sequence.compression_.centred && options_.centred_layers[layer] &&
+                       KvKeyBits(allotment.format) < 16;
+  const KvBlockFlags mean = centred ? kKvCentred : 0;
+  const BudgetItem item = Item(sequence, range);
+  const bool alike = sequence.policy_->merges_alike();
+  Storage storage{.format = allotment.format};
+  storage.merges = allotment.merges && (!alike || allotment.budget.Merges(item, allotment.cosine));
+  storage.entries = item.num_entries;
+  storage.flags = mean | (storage.merges ? kMerged : kKvRun);
+  if (!storage.merges) return storage;
+  if (alike) {
+    storage.cosine = Budget::UnitCosine(item, allotment.cosine);
+    storage.entries = allotment.budget.Entries(item, allotment.cosine);
+    storage.curve_entries = allotment.budget.CurveEntries(item, allotment.cosine);
+  } else {
+    storage.entries *= 1.0 - (1.0 - allotment.share) * item.distance_share;
+  }
+  return storage;
+}
+
+bool Compactor::Post(SequenceCompaction* sequence, const Allotment& allotment, Range range) {
+  if (mailbox_->free_places() == 0) return false;
+  const Storage storage = ChooseStorage(*sequence, allotment, range);
   const int32_t wanted = range.num;
-  range.num = static_cast<int32_t>(
-      std::min<int64_t>(wanted, cache_->StageableBlocks(storage.format, storage.flags)));
+  range.num = static_cast<int32_t>(std::min<int64_t>(
+      std::min(wanted, kMaxRangeBlocks), cache_->StageableBlocks(storage.format, storage.flags)));
   std::optional<KvStage> stage;
   if (range.num >= options_.min_blocks) {
     stage = cache_->TryStage(sequence->kv_, range.unit, range.first, range.num, storage.format,
@@ -257,17 +342,20 @@ bool Compactor::Post(SequenceCompaction* sequence, Range range, bool urgent) {
     ++no_reserve_;
     return false;
   }
-  target *= static_cast<double>(range.num) / wanted;
-
+  const double part = static_cast<double>(range.num) / wanted;
   CompactionJob job = MakeJob(sequence, range);
   job.ticket = stage->ticket;
   job.destinations = std::move(stage->blocks);
   job.policy = storage.merges ? sequence->policy_ : policies_.at("none").get();
-  const double entry_bytes =
-      static_cast<double>(KvBlockBytes(storage.format, shape, storage.flags)) / shape.block_tokens;
-  job.params.formats = {{ToStorage(storage.format), entry_bytes, entry_bytes}};
-  job.params.target_bytes = target;
+  FormatCost cost = CostOf(storage.format, cache_->layout().block);
+  // Which of the two applies is decided: the blocks are there.
+  (storage.merges ? cost.plain_bytes : cost.merged_bytes) =
+      storage.merges ? cost.merged_bytes : cost.plain_bytes;
+  job.params.formats = {cost};
+  job.params.target_bytes = part * storage.entries * cost.plain_bytes;
+  job.params.shared_cosine = static_cast<float>(storage.cosine);
   CHECK(mailbox_->TryPost(std::move(job)));
+  sequence->units_[range.unit].curve_entries = part * storage.curve_entries;
   out_[stage->ticket] = sequence;
   ++sequence->jobs_out_;
   return true;
@@ -316,7 +404,11 @@ void Compactor::Settle(SequenceCompaction* sequence, int retries) {
     SettleResults(sequence);
     PostJobs(sequence, /*urgent=*/false);
     if (sequence->jobs_out_ > 0) {
-      mailbox_->WaitForResult(absl::Seconds(1));
+      // All of them, so that what is posted next does not depend on who was first.
+      while (sequence->jobs_out_ > 0) {
+        mailbox_->WaitForResult(absl::Seconds(1));
+        Collect();
+      }
       continue;
     }
     if (++tries > retries) return;

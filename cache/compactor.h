@@ -11,9 +11,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "cache/budget.h"
 #include "cache/compaction_mailbox.h"
 #include "cache/compression.h"
 #include "cache/kv_cache.h"
+#include "cache/merge_curves.h"
 #include "cache/query_log.h"
 
 namespace condense {
@@ -26,6 +28,8 @@ struct CompactorOptions {
   int32_t min_blocks = 2;            // a unit waits for so many blocks to compact at once
   int32_t group = 1;                 // H/G
   std::vector<bool> centred_layers;  // [L]: a mean key is known
+  MergeCurves merge_curves;          // what units have in common with themselves, as far as known
+  std::vector<float> recall;         // [L * G] how well a unit finds facts again; empty: unknown
   // How full the pool must be, for policies that mark and fold by importance.
   double mark_at = 0.40, soft_limit = 0.70, hard_limit = 0.90;
   double drop_share = 0.10;
@@ -60,9 +64,10 @@ class SequenceCompaction {
  private:
   friend class Compactor;
   struct Unit {
-    int32_t cool_down = 0;       // turns until it may try again
-    int32_t next_cool_down = 1;  // doubles with every refusal
-    double ratio_share = 1.0;    // of the ratio asked for, lowered by refusals
+    int32_t cool_down = 0;        // turns until it may try again
+    int32_t next_cool_down = 1;   // doubles with every refusal
+    double distance_share = 1.0;  // of what others may merge or drop, lowered by refusals
+    double curve_entries = 0.0;   // what the curves let the job that is out leave
   };
 
   SequenceCompaction(Compactor* compactor, Compression compression, const Policy* policy,
@@ -82,6 +87,9 @@ class SequenceCompaction {
   int64_t swaps_refused_ = 0;
   double min_hit_ratio_ = 1.0;
   double max_output_error_ = 0.0;
+  // Over all jobs that merged: what the curves said would be left, and what was.
+  double curve_entries_ = 0.0;
+  double left_entries_ = 0.0;
 };
 
 // Threads: thread-compatible, owner is the engine thread. Never waits but in Settle.
@@ -126,6 +134,16 @@ class Compactor {
     int32_t num = 0;
     bool plain_front = true;  // nothing before it was compacted
   };
+  // What a sequence may spend on its ranges at one turn.
+  struct Allotment {
+    KvFormat format = KvFormat::kK16V16;
+    bool merges = false;  // entries must go, the format is not enough
+    double cosine = 1.0;  // for policies that merge what is alike
+    double share = 1.0;   // of the entries that stay, for the other policies
+    Budget budget;
+  };
+  // One range's part of it.
+  struct Storage;
 
   void Turn(SequenceCompaction* sequence, bool urgent);
   void SettleResults(SequenceCompaction* sequence);
@@ -133,15 +151,24 @@ class Compactor {
   void Record(const CompactionResult& result, bool dropped);
   void PostJobs(SequenceCompaction* sequence, bool urgent);
   Range FindRange(const SequenceCompaction& sequence, int32_t unit) const;
+  // Of all units, one after the other from where the last turn stopped; windowed layers left out.
+  std::vector<Range> FindRanges(const SequenceCompaction& sequence) const;
+  Allotment Allot(const SequenceCompaction& sequence, const std::vector<Range>& ranges,
+                  bool urgent) const;
+  Storage ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
+                        const Range& range) const;
   // False if nothing can be posted any more in this turn.
-  bool Post(SequenceCompaction* sequence, Range range, bool urgent);
+  bool Post(SequenceCompaction* sequence, const Allotment& allotment, Range range);
   CompactionJob MakeJob(SequenceCompaction* sequence, const Range& range) const;
-  double TargetBytes(const SequenceCompaction& sequence, const Range& range, double ratio) const;
+  double TargetBytes(const SequenceCompaction& sequence, const std::vector<Range>& ranges,
+                     double ratio) const;
+  BudgetItem Item(const SequenceCompaction& sequence, const Range& range) const;
   void Forget(SequenceCompaction* sequence);
 
   KvCache* const cache_;
   CompactionMailbox* const mailbox_;
   const CompactorOptions options_;
+  const std::vector<bool> recalls_;  // [L * G] units whose entries never merge for being alike
   absl::flat_hash_map<std::string_view, std::unique_ptr<const Policy>> policies_;
   bool paused_ = false;
   int32_t next_phase_ = 0;

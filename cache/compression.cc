@@ -17,6 +17,7 @@ struct Preset {
   // visible cost. To be replaced by what evaluation accepts.
   double max_output_error;
   double max_log_mass_error;
+  float cosine = 0.87f;
 };
 
 // By ascending ratio. The ratios of those that do not merge are what their formats reach.
@@ -24,9 +25,8 @@ constexpr Preset kPresets[] = {
     {"off", "none", 1.0, 0.0, 0.0},
     {"lossless", "none", 1.9, 0.05, 0.05},
     {"light", "none", 2.8, 0.20, 0.05},
-    // Aims higher than the 4.35 it promises: the 16-bit tail grows and shrinks by a block.
-    {"balanced", "balanced", 4.45, 0.35, 0.10},
-    {"aggressive", "balanced", 8.0, 0.50, 0.20},
+    {"balanced", "balanced", 4.35, 0.35, 0.10, 0.93f},
+    {"aggressive", "balanced", 8.0, 0.50, 0.20, 0.89f},
 };
 
 // Up to which ratio a format is the choice. Without merging it must reach the ratio by itself, in a
@@ -58,6 +58,7 @@ void SetFormat(Compression* compression) {
     compression->formats = {range.format};
     // Wider keys gain nothing from it that could be measured, and reading costs more.
     compression->centred = KvKeyBits(range.format) <= 4;
+    compression->protects = merges || KvKeyBits(range.format) < 8;
     return;
   }
 }
@@ -127,6 +128,7 @@ absl::StatusOr<Compression> MakeCompression(std::string_view preset,
   compression.preset = policy.has_value() || ratio.has_value() ? "custom" : std::string(preset);
   compression.policy = std::string(policy.value_or(found->policy));
   compression.ratio = ratio.value_or(found->ratio);
+  if (compression.preset != "custom") compression.cosine = found->cosine;
   SetFormat(&compression);
   SetLimits(&compression);
   return compression;

@@ -30,6 +30,7 @@ class CosineClusters {
   // Walks each window by descending mass: an entry that is not yet a member becomes a pivot and
   // takes up the most similar lighter entries that have at least this cosine.
   MergeBuilder Cluster(float cosine) const;
+  Result At(float cosine) const { return {Cluster(cosine), cosine}; }
   // With the highest threshold in [lowest, top] that leaves at most `target` entries (to within
   // 0.0005: greedy clusters make the count not quite monotonic). If none does, the lowest.
   Result ReachTarget(int32_t target, float lowest, float top) const;

@@ -43,6 +43,9 @@ struct PolicyParams {
   float cosine = 0.90f;      // lowest that `similarity` merges; without a target, the one it uses
   float cosine_top = 0.97f;  // where the search for a target starts
   float balanced_cosine = 0.87f;  // lowest that `balanced` merges
+  // Above 0: both merge at this one, which a sequence's units share, instead of seeking the
+  // target's.
+  float shared_cosine = 0.0f;
   bool allow_importance = false;  // `balanced` may fold by attention what is still too much
 
   // attention; fractions of the capacity
@@ -70,6 +73,8 @@ class Policy {
 
   virtual std::string_view name() const = 0;
   virtual bool needs_keys() const { return false; }
+  // Whether it merges by cosine alone, so that `shared_cosine` says how far it goes.
+  virtual bool merges_alike() const { return false; }
   // Whether a plan depends on what drew attention.
   virtual bool needs_evidence() const { return true; }
   // A plan that ValidatePlan accepts, whatever the evidence and the keys hold. It reaches the

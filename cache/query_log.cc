@@ -41,16 +41,29 @@ void QueryLog::Gather(int32_t layer, int32_t kv_head, int32_t front_entries, int
     const auto visible = static_cast<int32_t>(positions_[slot] + 1);
     if (visible <= front_entries) Add(slot, layer, kv_head, visible, evidence);
   }
+  const std::vector<int32_t> recent = RecentSlots();
+  for (size_t i = 0; i < recent.size(); ++i) {
+    Add(recent[i], layer, kv_head, front_entries, IsHeldOut(i) ? held_out : evidence);
+  }
+}
+
+std::vector<int64_t> QueryLog::RecentPositions(bool held_out) const {
+  const std::vector<int32_t> recent = RecentSlots();
+  std::vector<int64_t> positions;
+  for (size_t i = 0; i < recent.size(); ++i) {
+    if (IsHeldOut(i) == held_out) positions.push_back(positions_[recent[i]]);
+  }
+  return positions;
+}
+
+std::vector<int32_t> QueryLog::RecentSlots() const {
   std::vector<int32_t> recent;
   for (int32_t slot = kEven; slot < kEven + kRecent; ++slot) {
     if (positions_[slot] >= 0) recent.push_back(slot);
   }
   std::sort(recent.begin(), recent.end(),
             [&](int32_t a, int32_t b) { return positions_[a] < positions_[b]; });
-  for (size_t i = 0; i < recent.size(); ++i) {
-    const bool hold_out = i % kHoldOutEvery == kHoldOutEvery - 1;
-    Add(recent[i], layer, kv_head, front_entries, hold_out ? held_out : evidence);
-  }
+  return recent;
 }
 
 }  // namespace condense

@@ -44,8 +44,13 @@ class QueryLog {
   // so that they can be cut to what the query saw.
   void Gather(int32_t layer, int32_t kv_head, int32_t front_entries, int32_t first_entry,
               bool plain_front, QuerySamples* evidence, QuerySamples* held_out) const;
+  // The positions of the recent queries that Gather gives, in its order.
+  std::vector<int64_t> RecentPositions(bool held_out) const;
 
  private:
+  // Slots of recent queries, by position; which of them are held out goes by their place.
+  std::vector<int32_t> RecentSlots() const;
+  static bool IsHeldOut(size_t place) { return place % kHoldOutEvery == kHoldOutEvery - 1; }
   void Add(int32_t slot, int32_t layer, int32_t kv_head, int32_t visible, QuerySamples* to) const;
 
   const int32_t num_layers_;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/key_means.h"
+#include "engine/unit_calibration.h"
 #include "kernels/base/status_macros.h"
 
 namespace condense {
@@ -14,17 +14,20 @@ namespace {
 // Enough that the worker never runs dry between two turns.
 constexpr int32_t kMailboxJobs = 32;
 
-absl::Status SetUpModel(Backend* backend, Model* model, KvCache* cache, const Tokenizer& tokenizer,
-                        int32_t step_tokens, int32_t max_positions) {
+absl::StatusOr<UnitCalibration> SetUpModel(Backend* backend, Model* model, KvCache* cache,
+                                           const Tokenizer& tokenizer, int32_t step_tokens,
+                                           int32_t max_positions) {
   std::vector<TokenId> tokens = tokenizer.Encode(CalibrationText(), {});
-  const int64_t room =
-      std::min<int64_t>({cache->max_sequence_tokens(), max_positions, int64_t{1024}});
+  int64_t room = std::min<int64_t>({cache->max_sequence_tokens(), max_positions, int64_t{1024}});
+  // With the repetition, or too short for one.
+  room = room >= 5 * kRepeatedTokens ? room - kRepeatedTokens
+                                     : std::min<int64_t>(room, 4 * kRepeatedTokens - 1);
   tokens.resize(std::min<int64_t>(static_cast<int64_t>(tokens.size()), room));
-  if (tokens.empty()) return absl::FailedPreconditionError("no tokens to measure mean keys with");
-  ASSIGN_OR_RETURN(const std::vector<float> means,
-                   MeasureKeyMeans(backend, model, cache, tokens, step_tokens));
-  RETURN_IF_ERROR(model->SetKeyMeans(means));
-  return model->MakePositionTables(max_positions);
+  if (tokens.empty()) return absl::FailedPreconditionError("no tokens to calibrate with");
+  ASSIGN_OR_RETURN(UnitCalibration units, MeasureUnits(backend, model, cache, tokens, step_tokens));
+  RETURN_IF_ERROR(model->SetKeyMeans(units.means));
+  RETURN_IF_ERROR(model->MakePositionTables(max_positions));
+  return units;
 }
 
 }  // namespace
@@ -32,7 +35,8 @@ absl::Status SetUpModel(Backend* backend, Model* model, KvCache* cache, const To
 absl::StatusOr<std::unique_ptr<CompactionLine>> CompactionLine::Make(
     Backend* backend, Model* model, KvCache* cache, const Tokenizer& tokenizer,
     const CompactionConfig& config, int32_t step_tokens, int32_t max_positions) {
-  RETURN_IF_ERROR(SetUpModel(backend, model, cache, tokenizer, step_tokens, max_positions));
+  ASSIGN_OR_RETURN(UnitCalibration units,
+                   SetUpModel(backend, model, cache, tokenizer, step_tokens, max_positions));
   const ModelConfig& c = model->config();
   CompactionModel parts{.arena = cache->arena(),
                         .shape = cache->layout().block,
@@ -42,6 +46,8 @@ absl::StatusOr<std::unique_ptr<CompactionLine>> CompactionLine::Make(
   CompactorOptions options{.swap_every = config.swap_every,
                            .grace_tokens = config.grace_tokens,
                            .group = parts.group,
+                           .merge_curves = std::move(units.merge_curves),
+                           .recall = std::move(units.recall),
                            .mark_at = config.mark_at,
                            .soft_limit = config.soft_limit,
                            .hard_limit = config.hard_limit,

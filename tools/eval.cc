@@ -116,6 +116,10 @@ void AddCellOptions(CLI::App* command, EvalCellChoice* cells) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group("Cells");
+  command
+      ->add_flag("--floors,!--no-floors", cells->floors,
+                 "Add the policies \"random\" and \"window\" at the same ratios")
+      ->group("Cells");
 }
 
 void AddTaskOptions(CLI::App* command, EvalTaskOptions* task) {
@@ -161,7 +165,7 @@ void AddEval(CLI::App* app, int* exit_code) {
   command->add_option("--html", flags->html_path, "Write a page with curves to this file");
   command->footer(
       "Every cell is compared with the full cache on the same tokens. The policies \"random\" and\n"
-      "\"window\" are always added at the same ratios: what any policy must beat. Without cells,\n"
+      "\"window\" at the same ratios are what any policy must beat. Without cells,\n"
       "all presets are judged.\n\n"
       "Example:\n"
       "  condense eval MODEL --text wiki.txt,book.txt --policy balanced,similarity --ratio 2,4,6\n"

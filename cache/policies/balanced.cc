@@ -16,6 +16,7 @@ class BalancedPolicy : public Policy {
  public:
   std::string_view name() const override { return "balanced"; }
   bool needs_keys() const override { return true; }
+  bool merges_alike() const override { return true; }
 
  private:
   bool tries_formats_first() const override { return true; }
@@ -26,8 +27,11 @@ class BalancedPolicy : public Policy {
     const CosineClusters clusters(MergeBuilder(task.view->entries, task.masses, GroupKind::kPivot),
                                   keys, params.cluster_window, params.max_members);
     const int32_t target = task.target_entries.value_or(task.view->entries.size());
-    auto [merges, cosine] = clusters.ReachTarget(
-        target, params.balanced_cosine, std::max(params.balanced_cosine, params.cosine_top));
+    auto [merges, cosine] =
+        params.shared_cosine > 0.0f
+            ? clusters.At(params.shared_cosine)
+            : clusters.ReachTarget(target, params.balanced_cosine,
+                                   std::max(params.balanced_cosine, params.cosine_top));
     Shortfall shortfall = Shortfall::kThreshold;
     if (params.allow_importance && merges.num_left() > target) {
       std::vector<int32_t> candidates;

@@ -18,6 +18,7 @@ class SimilarityPolicy : public Policy {
     return kind_ == GroupKind::kPivot ? "similarity" : "similarity_average";
   }
   bool needs_keys() const override { return true; }
+  bool merges_alike() const override { return true; }
 
  private:
   MergePlan Merge(const Task& task) const override {
@@ -25,16 +26,14 @@ class SimilarityPolicy : public Policy {
     const UnitKeys keys(task.view->keys, task.view->head_dim);
     const CosineClusters clusters(MergeBuilder(task.view->entries, task.masses, kind_), keys,
                                   params.cluster_window, params.max_members);
-    MergePlan plan;
-    if (task.target_entries.has_value()) {
-      const auto [merges, cosine] = clusters.ReachTarget(
-          *task.target_entries, params.cosine, std::max(params.cosine, params.cosine_top));
-      plan = merges.Build();
-      plan.cosine = cosine;
-    } else {
-      plan = clusters.Cluster(params.cosine).Build();
-      plan.cosine = params.cosine;
-    }
+    const float fixed = params.shared_cosine > 0.0f ? params.shared_cosine : params.cosine;
+    const auto [merges, cosine] =
+        params.shared_cosine > 0.0f || !task.target_entries.has_value()
+            ? clusters.At(fixed)
+            : clusters.ReachTarget(*task.target_entries, params.cosine,
+                                   std::max(params.cosine, params.cosine_top));
+    MergePlan plan = merges.Build();
+    plan.cosine = cosine;
     plan.shortfall = Shortfall::kThreshold;
     return plan;
   }

@@ -77,6 +77,7 @@ absl::StatusOr<std::vector<EvalCell>> MakeEvalCells(const EvalCellChoice& asked)
       RETURN_IF_ERROR(cells.AddPolicy(policy, ratio, /*floor=*/false));
     }
   }
+  if (!choice.floors) return cells.Take();
   for (const double ratio : cells.Ratios()) {
     for (const char* policy : kFloors) {
       RETURN_IF_ERROR(cells.AddPolicy(policy, ratio, /*floor=*/true));

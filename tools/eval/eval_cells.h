@@ -24,9 +24,11 @@ struct EvalCellChoice {
   // all: every preset but "off".
   std::vector<std::string> policies;
   std::vector<double> ratios;
+  bool floors = true;
 };
 
-// Presets, policies, then "random" and "window" at every ratio above 1 that occurs; nothing twice.
+// Presets, policies, then the floors: "random" and "window" at every ratio above 1 that occurs.
+// Nothing twice.
 // Errors of MakeCompression, naming the cell.
 absl::StatusOr<std::vector<EvalCell>> MakeEvalCells(const EvalCellChoice& choice);
 

@@ -1,4 +1,4 @@
-#include "engine/key_means.h"
+#include "engine/unit_calibration.h"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ struct Case {
   int32_t num_tokens;
 };
 
-class KeyMeansTest : public ::testing::TestWithParam<Case> {
+class UnitCalibrationTest : public ::testing::TestWithParam<Case> {
  protected:
-  KeyMeansTest() {
+  UnitCalibrationTest() {
     const auto file =
         GgufFile::Open(std::string(CONDENSE_TEST_DATA "/tiny/") + GetParam().model + ".gguf")
             .value();
@@ -139,9 +139,10 @@ class KeyMeansTest : public ::testing::TestWithParam<Case> {
   std::vector<TokenId> tokens_;
 };
 
-TEST_P(KeyMeansTest, AreTheAveragesOfTheKeysBeforeRope) {
-  const std::vector<float> means =
-      MeasureKeyMeans(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+TEST_P(UnitCalibrationTest, MeansAreTheAveragesOfTheKeysBeforeRope) {
+  const UnitCalibration calibration =
+      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+  const std::vector<float>& means = calibration.means;
   EXPECT_EQ(cache_->Stats().slab_bytes, 0);
   EXPECT_EQ(cache_->Stats().logical_tokens, 0);
   const KvLayout& layout = cache_->layout();
@@ -163,7 +164,14 @@ TEST_P(KeyMeansTest, AreTheAveragesOfTheKeysBeforeRope) {
   cache_->Release(kv.get());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, KeyMeansTest,
+TEST_P(UnitCalibrationTest, RecallIsZeroWithoutARepetitionAndOfWindows) {
+  const UnitCalibration calibration =
+      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+  ASSERT_EQ(calibration.recall.size(), static_cast<size_t>(cache_->layout().num_units()));
+  for (const float recall : calibration.recall) EXPECT_EQ(recall, 0.0f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, UnitCalibrationTest,
                          ::testing::Values(Case{"llama-f32", 100}, Case{"llama-f32", 8},
                                            Case{"qwen3", 70}, Case{"llama-rope-linear", 40},
                                            Case{"gemma3-pattern", 100}),
@@ -174,7 +182,35 @@ INSTANTIATE_TEST_SUITE_P(Models, KeyMeansTest,
                            return name;
                          });
 
-TEST(KeyMeansErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
+// A model of random weights attends almost evenly, wherever facts stand; each share is one, of the
+// 256 to 319 tokens that a query sees.
+TEST(UnitCalibrationRecallTest, IsAShareOfAttention) {
+  const auto backend = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
+  for (const char* name : {"llama-f32", "gemma3-pattern"}) {
+    const auto file =
+        GgufFile::Open(std::string(CONDENSE_TEST_DATA "/tiny/") + name + ".gguf").value();
+    const auto model = Model::Load(backend.get(), *file, kStepTokens).value();
+    const auto cache = KvCache::Make(backend.get(), model->MakeKvLayout(32),
+                                     {.arena_bytes = 16 << 20, .step_tokens = kStepTokens})
+                           .value();
+    std::vector<TokenId> tokens;
+    for (int32_t i = 0; i < 4 * kRepeatedTokens; ++i) tokens.push_back(3 + i * i * 31 % 250);
+    const UnitCalibration calibration =
+        MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens).value();
+    EXPECT_EQ(cache->Stats().slab_bytes, 0);
+    const KvLayout& layout = cache->layout();
+    for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
+      if (layout.window(unit / layout.num_kv_heads) > 0) {
+        EXPECT_EQ(calibration.recall[unit], 0.0f) << name << unit;
+      } else {
+        EXPECT_GT(calibration.recall[unit], 0.1f / 320) << name << unit;
+        EXPECT_LT(calibration.recall[unit], 10.0f / 256) << name << unit;
+      }
+    }
+  }
+}
+
+TEST(UnitCalibrationErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
   const auto backend = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
   const auto file = GgufFile::Open(CONDENSE_TEST_DATA "/tiny/llama-f32.gguf").value();
   const auto model = Model::Load(backend.get(), *file, kStepTokens).value();
@@ -182,8 +218,8 @@ TEST(KeyMeansErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
                                    {.arena_bytes = 64 << 10, .step_tokens = kStepTokens})
                          .value();
   const std::vector<TokenId> tokens(200, 5);
-  const auto means = MeasureKeyMeans(backend.get(), model.get(), cache.get(), tokens, kStepTokens);
-  EXPECT_EQ(means.status().code(), absl::StatusCode::kResourceExhausted);
+  const auto units = MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens);
+  EXPECT_EQ(units.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(cache->Stats().slab_bytes, 0);
   EXPECT_EQ(cache->Stats().sequences, 0);
 }
