@@ -219,6 +219,7 @@ std::optional<KvStage> KvCache::TryStage(KvSequence* sequence, int32_t unit, int
                                          int32_t num_blocks, KvFormat format, KvBlockFlags flags,
                                          int32_t num_staged) {
   CHECK_EQ(sequence->tickets[unit], 0);
+  CHECK_EQ(layout_.window(unit / layout_.num_kv_heads), 0);
   CHECK_LE(first_block + num_blocks, sequence->tables[unit].num_sealed());
   const int64_t block_bytes = KvBlockBytes(format, layout_.block, flags);
   if (StageableBlocks(format, flags) < num_staged) return std::nullopt;

@@ -445,6 +445,20 @@ TEST_F(KvStagingTest, StagingKeepsToItsReserve) {
   EXPECT_TRUE(Stage(static_cast<int32_t>(most) - 5, 1).has_value());
 }
 
+TEST_F(KvStagingTest, UnitsOfASlidingWindowLayerAreNotStaged) {
+  const auto cache = KvCache::Make(&backend_, Layout(2, 2, {0, 700}),
+                                   {.arena_bytes = 16 * kSlabBytes, .staging_bytes = kSlabBytes})
+                         .value();
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 260));
+  for (const int32_t unit : {2, 3}) {
+    EXPECT_DEATH(
+        static_cast<void>(cache->TryStage(sequence.get(), unit, 1, 5, KvFormat::kK4V4, kFlags, 5)),
+        "Check failed.*window");
+  }
+  EXPECT_TRUE(cache->TryStage(sequence.get(), 1, 1, 5, KvFormat::kK4V4, kFlags, 5).has_value());
+}
+
 TEST_F(KvStagingTest, WithoutAReserveNothingIsStaged) {
   const auto cache = MakeCache(Layout(1, 2), 4);
   const auto sequence = cache->Open();
