@@ -403,7 +403,11 @@ KvCacheStats KvCache::Stats() const {
   KvCacheStats stats;
   stats.arena_bytes = arena_.size_bytes();
   for (const auto& pool : block_pools_) stats.slab_bytes += pool->slab_bytes();
-  for (const HeadPool& pool : pools_) stats.used_bytes += pool.used_bytes();
+  for (const HeadPool& pool : pools_) {
+    stats.used_bytes += pool.used_bytes();
+    stats.pool_capacity_bytes += pool.capacity_bytes();
+    stats.pool_growths += pool.num_growths();
+  }
   stats.staging_bytes = staged_bytes_;
   stats.slack_bytes = stats.slab_bytes - stats.used_bytes - stats.staging_bytes;
   stats.logical_tokens = logical_tokens_;

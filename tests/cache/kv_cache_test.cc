@@ -326,6 +326,25 @@ TEST_F(KvCacheTest, ArenaKeepsWholeSlabs) {
   EXPECT_EQ(cache->Stats().arena_bytes, 2 * kSlabBytes);
 }
 
+TEST_F(KvCacheTest, PoolCapacityGrowsAheadOfNeedAndStays) {
+  // Each of two units is estimated at 64 blocks.
+  const auto cache = KvCache::Make(&backend_, Layout(1, 2),
+                                   {.arena_bytes = 8 * kSlabBytes,
+                                    .pool = {.preallocate = 0.5, .grow_at = 0.5, .grow_by = 0.25}})
+                         .value();
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 64 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().pool_growths, 0);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 16 * 32));
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 64 * kBlockBytes);
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 1));
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 80 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().pool_growths, 2);
+  cache->Release(sequence.get());
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 80 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().slab_bytes, 0);  // an account, not memory
+}
+
 // A unit of 8 sealed blocks in a cache of 4 slabs, of which one is kept for staging.
 class KvStagingTest : public KvCacheTest {
  protected:
