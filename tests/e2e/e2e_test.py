@@ -364,11 +364,11 @@ def test_the_flags_of_head_pools_reach_the_pools():
 
         assert pools(server) == (4 * 16 * 1024, 0)
         hold(2 * 32)  # half of 16 KiB
-        assert pools(server) == (4 * 16 * 1024, 0)
+        wait_for(lambda: pools(server) == (4 * 16 * 1024, 0))
         hold(3 * 32)
-        assert pools(server) == (4 * 24 * 1024, 4)
+        wait_for(lambda: pools(server) == (4 * 24 * 1024, 4))
         hold(13 * 32)  # five steps of 8 KiB; twice 52 KiB is more than the cap
-        assert pools(server) == (4 * 64 * 1024, 24)
+        wait_for(lambda: pools(server) == (4 * 64 * 1024, 24))
         assert server.stop() == 0
 
 

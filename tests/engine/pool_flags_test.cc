@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "metrics/metrics.h"
@@ -21,8 +22,17 @@ EngineConfig PoolConfig() {
 }
 constexpr double kUnitKib = kTinyUnits * 1024.0;
 
-Answer Occupy(WatchedEngine* engine, int tokens) {
-  return engine->Run(CompactedRequest("r", tokens, 1, "off"));
+// Runs a request of so many tokens and waits for these metrics, which are set after the load that
+// Settled() waits for.
+void OccupyThenAwait(WatchedEngine* engine, const Metrics& metrics, int tokens, double capacity,
+                     int growths) {
+  SCOPED_TRACE(tokens);
+  engine->Run(CompactedRequest("r", tokens, 1, "off"));
+  engine->Settled();
+  engine->Await([&](const EngineLoad&) {
+    return std::abs(metrics.kv_pool_capacity_bytes.value() - capacity) < kTinyUnits &&
+           metrics.kv_pool_growths.value() == growths;
+  });
 }
 
 TEST(PoolFlagsTest, DefaultsAreThreeFifthsThenAFifthAtFourFifths) {
@@ -30,13 +40,8 @@ TEST(PoolFlagsTest, DefaultsAreThreeFifthsThenAFifthAtFourFifths) {
   WatchedEngine engine(PoolConfig(), nullptr, &metrics);
   EXPECT_EQ(metrics.kv_pool_capacity_bytes.value(), int64_t(0.6 * 256 * 1024) * kTinyUnits);
   // Four fifths of 153.6 KiB are 30.7 blocks.
-  Occupy(&engine, 30 * 32);
-  engine.Settled();
-  EXPECT_EQ(metrics.kv_pool_growths.value(), 0);
-  Occupy(&engine, 31 * 32);
-  engine.Settled();
-  EXPECT_EQ(metrics.kv_pool_growths.value(), kTinyUnits);
-  EXPECT_NEAR(metrics.kv_pool_capacity_bytes.value(), 1.2 * 0.6 * 256 * kUnitKib, 8);
+  OccupyThenAwait(&engine, metrics, 30 * 32, 0.6 * 256 * kUnitKib, 0);
+  OccupyThenAwait(&engine, metrics, 31 * 32, 1.2 * 0.6 * 256 * kUnitKib, kTinyUnits);
 }
 
 TEST(PoolFlagsTest, EachOfTheFourMovesTheCapacity) {
@@ -48,18 +53,10 @@ TEST(PoolFlagsTest, EachOfTheFourMovesTheCapacity) {
   Metrics metrics("tiny");
   WatchedEngine engine(config, nullptr, &metrics);
   EXPECT_EQ(metrics.kv_pool_capacity_bytes.value(), 64 * kUnitKib);
-  Occupy(&engine, 8 * 32);
-  engine.Settled();
-  EXPECT_EQ(metrics.kv_pool_capacity_bytes.value(), 64 * kUnitKib);
-  EXPECT_EQ(metrics.kv_pool_growths.value(), 0);
-  Occupy(&engine, 9 * 32);
-  engine.Settled();
-  EXPECT_EQ(metrics.kv_pool_capacity_bytes.value(), 96 * kUnitKib);
-  EXPECT_EQ(metrics.kv_pool_growths.value(), kTinyUnits);
-  Occupy(&engine, 30 * 32 - 1);  // fills the cap, which the capacity may not pass
-  engine.Settled();
-  EXPECT_EQ(metrics.kv_pool_capacity_bytes.value(), 120 * kUnitKib);
-  EXPECT_EQ(metrics.kv_pool_growths.value(), 2 * kTinyUnits);
+  OccupyThenAwait(&engine, metrics, 8 * 32, 64 * kUnitKib, 0);
+  OccupyThenAwait(&engine, metrics, 9 * 32, 96 * kUnitKib, kTinyUnits);
+  // Fills the cap, which the capacity may not pass.
+  OccupyThenAwait(&engine, metrics, 30 * 32 - 1, 120 * kUnitKib, 2 * kTinyUnits);
 
   // No request may be longer, though the arena has room for twice as many tokens.
   EXPECT_EQ(engine->model_info().max_request_tokens, 30 * 32);
