@@ -25,7 +25,7 @@ import grpc
 
 from condense.v1 import inference_pb2, inference_pb2_grpc, info_pb2, info_pb2_grpc
 from server_process import TINY_MODEL, ServerProcess
-from soak_checks import check_compaction, check_counters, check_memory, check_receipt, require
+from soak_checks import check_compaction, check_counters, check_memory, check_receipt, held_by_the_cache, require
 
 STREAMS_PER_CLIENT = 12
 # gRPC keeps a few for its threads once they exist.
@@ -251,6 +251,8 @@ def load_until_the_end(server, options, folder):
     require(seen["finished"] > 0, "no request was finished")
     require(seen["bad"] - clients.lost_streams <= seen["INVALID_ARGUMENT"] <= seen["bad"],
             f"{seen['bad']} requests were bad, {seen['INVALID_ARGUMENT']} were refused as such")
+    wait_until(lambda: not any(held_by_the_cache(server.metrics()).values()), 10,
+               lambda: f"the cache holds {held_by_the_cache(server.metrics())}")
     metrics = server.metrics()
     ended = check_counters(metrics, seen, clients.lost_streams)
     check_compaction(server, metrics, seen, options)
