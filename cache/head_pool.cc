@@ -39,9 +39,10 @@ HeadPool::HeadPool(const HeadPoolOptions& options, int64_t estimate_bytes)
 void HeadPool::Take(int64_t bytes) {
   used_bytes_ += bytes;
   const auto limit = static_cast<int64_t>(static_cast<double>(used_bytes_) / grow_at_);
-  if (limit <= capacity_bytes_) return;
+  if (limit <= capacity_bytes_ || capacity_bytes_ == cap_bytes_) return;
   const int64_t steps = (limit - capacity_bytes_ + step_bytes_ - 1) / step_bytes_;
   capacity_bytes_ = std::min(cap_bytes_, capacity_bytes_ + steps * step_bytes_);
+  ++num_growths_;
 }
 
 void HeadPool::Give(int64_t bytes) {

@@ -37,6 +37,8 @@ class HeadPool {
   int64_t used_bytes() const { return used_bytes_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
   int64_t cap_bytes() const { return cap_bytes_; }
+  // How often the capacity grew; one growth may be of several steps.
+  int64_t num_growths() const { return num_growths_; }
   // Of the most it may ever hold.
   double fill() const { return static_cast<double>(used_bytes_) / static_cast<double>(cap_bytes_); }
 
@@ -46,6 +48,7 @@ class HeadPool {
   int64_t cap_bytes_;
   int64_t capacity_bytes_;
   int64_t used_bytes_ = 0;
+  int64_t num_growths_ = 0;
 };
 
 }  // namespace condense

@@ -219,6 +219,7 @@ std::optional<KvStage> KvCache::TryStage(KvSequence* sequence, int32_t unit, int
                                          int32_t num_blocks, KvFormat format, KvBlockFlags flags,
                                          int32_t num_staged) {
   CHECK_EQ(sequence->tickets[unit], 0);
+  CHECK_EQ(layout_.window(unit / layout_.num_kv_heads), 0);
   CHECK_LE(first_block + num_blocks, sequence->tables[unit].num_sealed());
   const int64_t block_bytes = KvBlockBytes(format, layout_.block, flags);
   if (StageableBlocks(format, flags) < num_staged) return std::nullopt;
@@ -402,7 +403,11 @@ KvCacheStats KvCache::Stats() const {
   KvCacheStats stats;
   stats.arena_bytes = arena_.size_bytes();
   for (const auto& pool : block_pools_) stats.slab_bytes += pool->slab_bytes();
-  for (const HeadPool& pool : pools_) stats.used_bytes += pool.used_bytes();
+  for (const HeadPool& pool : pools_) {
+    stats.used_bytes += pool.used_bytes();
+    stats.pool_capacity_bytes += pool.capacity_bytes();
+    stats.pool_growths += pool.num_growths();
+  }
   stats.staging_bytes = staged_bytes_;
   stats.slack_bytes = stats.slab_bytes - stats.used_bytes - stats.staging_bytes;
   stats.logical_tokens = logical_tokens_;

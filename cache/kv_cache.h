@@ -46,6 +46,9 @@ struct KvCacheStats {
   int64_t slack_bytes = 0;     // slab_bytes - used_bytes - staging_bytes
   int64_t logical_tokens = 0;  // tokens whose keys and values are represented
   int64_t sequences = 0;       // that hold tokens or room for them
+  // Over all head pools. Capacity is an account of what units were given, not memory that is held.
+  int64_t pool_capacity_bytes = 0;
+  int64_t pool_growths = 0;  // times that a pool's capacity grew, since the start
 };
 
 // What one sequence occupies.
@@ -103,7 +106,8 @@ class KvCache {
   // `num_staged` blocks from the staging reserve for a back that is to replace the sealed blocks
   // [first_block, first_block + num_blocks) of a unit, which are pinned from now on. Nothing if the
   // reserve has no room. Each ticket is settled once, by Swap or Unstage.
-  // REQUIRES: no job of this unit is out.
+  // REQUIRES: no job of this unit is out; its layer sees everything (blocks of a sliding-window
+  // layer leave at the front by themselves).
   std::optional<KvStage> TryStage(KvSequence* sequence, int32_t unit, int32_t first_block,
                                   int32_t num_blocks, KvFormat format, KvBlockFlags flags,
                                   int32_t num_staged);

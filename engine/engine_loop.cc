@@ -1,6 +1,7 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "metrics/log.h"
@@ -472,6 +473,9 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
                                              : static_cast<double>(bytes_16bit) /
                                                    static_cast<double>(cache.used_bytes));
   if (parts_.compactor != nullptr) metrics.compaction_jobs_out.Set(parts_.compactor->jobs_out());
+  metrics.kv_pool_capacity_bytes.Set(static_cast<double>(cache.pool_capacity_bytes));
+  const int64_t growths = cache.pool_growths - std::exchange(pool_growths_, cache.pool_growths);
+  metrics.kv_pool_growths.Increment(static_cast<double>(growths));
   metrics.kv_bytes_slack.Set(static_cast<double>(cache.slack_bytes));
   metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.slab_bytes));
   metrics.kv_tokens_logical.Set(static_cast<double>(cache.logical_tokens));

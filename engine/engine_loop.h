@@ -84,6 +84,7 @@ class EngineLoop {
   absl::Duration collecting_;  // of the step at hand: the part of compaction before it
   uint64_t steps_ = 0;
   uint64_t preemptions_ = 0;
+  int64_t pool_growths_ = 0;  // published
   int failed_in_a_row_ = 0;
   bool published_ = false;  // this step pushed an event
   absl::Time forward_end_;  // of the step at hand; where ops are only enqueued, when they were

@@ -206,6 +206,11 @@ void Metrics::AddKvMetrics() {
   kv_bytes_staging = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "staging"}});
   kv_bytes_slack = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "slack"}});
   kv_bytes_free = impl_->AddGauge("kv_bytes", bytes_help, {{"state", "free"}});
+  kv_pool_capacity_bytes = impl_->AddGauge(
+      "kv_pool_capacity_bytes",
+      "What the pools of all heads were given of the KV cache; they grow ahead of need.");
+  kv_pool_growths =
+      impl_->AddCounter("kv_pool_growths_total", "Times that the pool of a head grew.");
   kv_tokens_logical = impl_->AddGauge(
       "kv_tokens", "Tokens that the KV cache stands for, summed over requests, by state.",
       {{"state", "logical"}});

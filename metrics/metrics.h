@@ -95,6 +95,8 @@ class Metrics {
   // condense_kv_bytes{state=used|staging|slack|free}: blocks of sequences, blocks under
   // construction, the rest of what pools hold, the rest of the arena.
   Gauge kv_bytes_used, kv_bytes_staging, kv_bytes_slack, kv_bytes_free;
+  Gauge kv_pool_capacity_bytes;  // condense_kv_pool_capacity_bytes: over all head pools
+  Counter kv_pool_growths;       // condense_kv_pool_growths_total
   Gauge kv_ratio;           // condense_kv_ratio: bytes in 16 bits / bytes held, over live sequences
   Gauge kv_tokens_logical;  // condense_kv_tokens{state=logical}
   Gauge compaction_jobs_out;          // condense_compaction_jobs_out

@@ -18,6 +18,7 @@
 #include "tests/support/compaction_unit.h"
 #include "tests/support/fault_backend.h"
 #include "tests/support/reference_backend.h"
+#include "tests/support/reference_kv.h"
 
 namespace condense {
 namespace {
@@ -206,10 +207,11 @@ TEST_P(CompactionRunnerTest, ARangeInTheMiddleLeavesItsNeighboursAlone) {
               Each(AllOf(Ge(64), Le(223))));
 }
 
-// Keys and values of each entry as numbers, by position.
+// Keys and values of each entry as numbers, by position; and as they are stored.
 struct Decoded {
   UnitRange range;
   std::vector<float> values;
+  std::vector<StoredEntry> stored;
 };
 Decoded Decode(Backend* backend, const CompactionUnit& unit) {
   Decoded decoded{.range = ReadFront(backend, unit)};
@@ -223,6 +225,13 @@ Decoded Decode(Backend* backend, const CompactionUnit& unit) {
   args.positions = unit.model().positions[1];
   args.values = decoded.values.data();
   EXPECT_TRUE(backend->KvRead(args).ok());
+  const std::vector<std::byte> image = unit.Image();
+  for (const KvBuildSource& source : unit.front()) {
+    for (int32_t slot = 0; slot < source.block.count; ++slot) {
+      decoded.stored.push_back(
+          ReadStoredEntry(image.data(), source.block, unit.model().shape, slot));
+    }
+  }
   return decoded;
 }
 
@@ -248,8 +257,11 @@ TEST_P(CompactionRunnerTest, SurvivorsOfASecondCompactionAreBitExact) {
     while (once.range.positions[from] != twice.range.positions[e]) ++from;
     // Pivots keep their keys whatever joins them.
     EXPECT_EQ(std::memcmp(&once.range.keys[from * 64], &twice.range.keys[e * 64], 256), 0) << e;
+    EXPECT_EQ(once.stored[from].key, twice.stored[e].key) << e;
+    EXPECT_EQ(once.stored[from].key_scale, twice.stored[e].key_scale) << e;
     if (once.range.counts[from] != twice.range.counts[e]) continue;
     ++survivors;
+    EXPECT_TRUE(once.stored[from] == twice.stored[e]) << e;
     EXPECT_EQ(once.range.biases[from], twice.range.biases[e]);
     EXPECT_EQ(std::memcmp(&once.values[from * 64], &twice.values[e * 64], 256), 0) << e;
   }

@@ -11,6 +11,7 @@ namespace {
 TEST(HeadPoolTest, StartsWithItsShareOfTheEstimate) {
   const HeadPool pool({}, 1000);
   EXPECT_EQ(pool.capacity_bytes(), 600);
+  EXPECT_EQ(pool.num_growths(), 0);
   EXPECT_EQ(pool.used_bytes(), 0);
   EXPECT_EQ(pool.cap_bytes(), int64_t{2} << 30);
 }
@@ -19,10 +20,13 @@ TEST(HeadPoolTest, GrowsByAFifthOfTheStartWhenFourFifthsFull) {
   HeadPool pool({}, 1000);
   pool.Take(480);
   EXPECT_EQ(pool.capacity_bytes(), 600);
+  EXPECT_EQ(pool.num_growths(), 0);
   pool.Take(1);
   EXPECT_EQ(pool.capacity_bytes(), 720);
+  EXPECT_EQ(pool.num_growths(), 1);
   pool.Take(1000);  // several steps at once: 1481 / 0.8 is 1851
   EXPECT_EQ(pool.capacity_bytes(), 1920);
+  EXPECT_EQ(pool.num_growths(), 2);
   pool.Give(1481);
   EXPECT_EQ(pool.capacity_bytes(), 1920);
   EXPECT_EQ(pool.used_bytes(), 0);
@@ -34,9 +38,12 @@ TEST(HeadPoolTest, StopsAtTheCap) {
   EXPECT_FALSE(pool.CanTake(701));
   pool.Take(600);
   EXPECT_EQ(pool.capacity_bytes(), 700);
+  EXPECT_EQ(pool.num_growths(), 1);
   EXPECT_TRUE(pool.CanTake(100));
   EXPECT_FALSE(pool.CanTake(101));
   EXPECT_DOUBLE_EQ(pool.fill(), 600.0 / 700.0);
+  pool.Take(100);
+  EXPECT_EQ(pool.num_growths(), 1);  // at the cap there is nothing to grow by
   EXPECT_EQ(HeadPool({.cap_bytes = 100}, 1000).capacity_bytes(), 100);
 }
 

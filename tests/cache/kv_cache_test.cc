@@ -326,6 +326,25 @@ TEST_F(KvCacheTest, ArenaKeepsWholeSlabs) {
   EXPECT_EQ(cache->Stats().arena_bytes, 2 * kSlabBytes);
 }
 
+TEST_F(KvCacheTest, PoolCapacityGrowsAheadOfNeedAndStays) {
+  // Each of two units is estimated at 64 blocks.
+  const auto cache = KvCache::Make(&backend_, Layout(1, 2),
+                                   {.arena_bytes = 8 * kSlabBytes,
+                                    .pool = {.preallocate = 0.5, .grow_at = 0.5, .grow_by = 0.25}})
+                         .value();
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 64 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().pool_growths, 0);
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 16 * 32));
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 64 * kBlockBytes);
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 1));
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 80 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().pool_growths, 2);
+  cache->Release(sequence.get());
+  EXPECT_EQ(cache->Stats().pool_capacity_bytes, 80 * kBlockBytes);
+  EXPECT_EQ(cache->Stats().slab_bytes, 0);  // an account, not memory
+}
+
 // A unit of 8 sealed blocks in a cache of 4 slabs, of which one is kept for staging.
 class KvStagingTest : public KvCacheTest {
  protected:
@@ -443,6 +462,20 @@ TEST_F(KvStagingTest, StagingKeepsToItsReserve) {
   EXPECT_EQ(cache_->StageableBlocks(KvFormat::kK4V4, kFlags), most - 5);
   EXPECT_FALSE(Stage(static_cast<int32_t>(most) - 4, 1).has_value());
   EXPECT_TRUE(Stage(static_cast<int32_t>(most) - 5, 1).has_value());
+}
+
+TEST_F(KvStagingTest, UnitsOfASlidingWindowLayerAreNotStaged) {
+  const auto cache = KvCache::Make(&backend_, Layout(2, 2, {0, 700}),
+                                   {.arena_bytes = 16 * kSlabBytes, .staging_bytes = kSlabBytes})
+                         .value();
+  const auto sequence = cache->Open();
+  ASSERT_TRUE(Append(cache.get(), sequence.get(), 260));
+  for (const int32_t unit : {2, 3}) {
+    EXPECT_DEATH(
+        static_cast<void>(cache->TryStage(sequence.get(), unit, 1, 5, KvFormat::kK4V4, kFlags, 5)),
+        "Check failed.*window");
+  }
+  EXPECT_TRUE(cache->TryStage(sequence.get(), 1, 1, 5, KvFormat::kK4V4, kFlags, 5).has_value());
 }
 
 TEST_F(KvStagingTest, WithoutAReserveNothingIsStaged) {

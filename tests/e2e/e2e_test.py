@@ -342,6 +342,36 @@ def test_metrics_count_what_happened(server, channel):
     assert grown("condense_requests_total") == 1
 
 
+def test_the_flags_of_head_pools_reach_the_pools():
+    def pools(server):
+        metrics = server.metrics()
+        [capacity] = [value for name, value in metrics.items() if name.startswith("condense_kv_pool_capacity_bytes{")]
+        [growths] = [value for name, value in metrics.items() if name.startswith("condense_kv_pool_growths_total{")]
+        return capacity, growths
+
+    # 4 heads; a block of 32 tokens of one takes 4 KiB. Each may hold 256 KiB if all memory were in use.
+    flags = ["--kv_memory=1MiB", "--compaction=false", "--preset=off", "--pool_preallocate=0.0625",
+             "--pool_grow_at=0.5", "--pool_grow_by=0.5", "--pool_cap_bytes=64KiB"]
+    with ServerProcess(TINY_MODEL, *flags) as server, server.channel() as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+
+        def hold(tokens):
+            request = inference_pb2.GenerateRequest()
+            request.token_ids.ids.extend([5] * tokens)
+            request.stopping.max_tokens = 1
+            stub.Generate(request, timeout=60)
+            wait_for(lambda: is_idle(channel))
+
+        assert pools(server) == (4 * 16 * 1024, 0)
+        hold(2 * 32)  # half of 16 KiB
+        wait_for(lambda: pools(server) == (4 * 16 * 1024, 0))
+        hold(3 * 32)
+        wait_for(lambda: pools(server) == (4 * 24 * 1024, 4))
+        hold(13 * 32)  # five steps of 8 KiB; twice 52 KiB is more than the cap
+        wait_for(lambda: pools(server) == (4 * 64 * 1024, 24))
+        assert server.stop() == 0
+
+
 def test_no_text_of_a_request_is_logged(server, channel):
     marker = "xyzzyplugh"
     request = long_request(request_id="seen-in-log")

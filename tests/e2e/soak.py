@@ -1,9 +1,12 @@
 """Load with everything that clients do to a server: cancels, deadlines, slow readers, processes killed in mid-stream.
 
-Afterwards nothing may be left: no request, no byte of the arena, no descriptor, no growth of the process once warm, and
-every accepted request was counted once as finished, cancelled, expired or failed. Then the load begins again and the
-server is told to end in the middle of it: it finishes what it accepted and exits. Exit status 1 and a reason otherwise.
+Afterwards nothing may be left: no request, no byte of the arena, used or staged, no compaction job, no descriptor, no
+growth of the process once warm; every accepted request was counted once as finished, cancelled, expired or failed, and
+every unit whose compaction came back once under its outcome. Then the load begins again and the server is told to end
+in the middle of it: it finishes what it accepted and exits. Exit status 1 and a reason otherwise.
 The long run: soak.py --seconds 600
+Compaction of all kinds, for which requests must live longer than clients between kills, and memory comes and goes:
+soak.py --model FILE --compression --long_prompts 0.3 --kill_every 12 --growth 0.3 --flag=--kv_memory=96MiB
 """
 
 import argparse
@@ -13,7 +16,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,22 +25,44 @@ import grpc
 
 from condense.v1 import inference_pb2, inference_pb2_grpc, info_pb2, info_pb2_grpc
 from server_process import TINY_MODEL, ServerProcess
+from soak_checks import check_compaction, check_counters, check_memory, check_receipt, held_by_the_cache, require
 
 STREAMS_PER_CLIENT = 12
 # gRPC keeps a few for its threads once they exist.
 SPARE_DESCRIPTORS = 16
+LONGEST_PROMPT = 2000  # tokens
+# Every vocabulary has more; the first few are special.
+SOME_TOKEN_IDS = range(3, 250)
+PRESETS = ["off", "lossless", "light", "balanced", "aggressive"]
+POLICIES = ["none", "balanced", "similarity", "similarity_average", "attention", "window", "random"]
+RATIOS = (1.0, 16.0)
 
 
-def random_request(rng):
-    request = inference_pb2.GenerateRequest(text="word " * rng.choice([1, 4, 16, 48]))
+def choose_compression(rng, compression, every_request):
+    if not every_request:
+        if rng.random() < 0.5:
+            compression.preset = rng.choice(PRESETS)
+    elif rng.random() < 0.5:
+        compression.preset = rng.choice(PRESETS)
+    else:
+        compression.policy = rng.choice(POLICIES)
+        compression.ratio = rng.uniform(*RATIOS)
+
+
+def random_request(rng, options):
+    request = inference_pb2.GenerateRequest()
+    if rng.random() < options.long_prompts:
+        tokens = rng.randint(100, LONGEST_PROMPT)
+        request.token_ids.ids.extend(rng.choice(SOME_TOKEN_IDS) for _ in range(tokens))
+    else:
+        request.text = "word " * rng.choice([1, 4, 16, 48])
     request.tenant = rng.choice(["", "red", "blue"])
     request.priority = rng.choice([0, 0, 0, 5])
     request.sampling.temperature = rng.choice([0, 0.7, 1.3])
     request.sampling.top_p = rng.choice([1.0, 0.9])
     request.stopping.max_tokens = rng.choice([1, 8, 40, 120])
     request.stopping.ignore_eos = rng.random() < 0.5
-    if rng.random() < 0.5:
-        request.compression.preset = rng.choice(["off", "lossless", "light", "balanced", "aggressive"])
+    choose_compression(rng, request.compression, options.compression)
     if rng.random() < 0.2:
         request.output.logprobs = 5
     if rng.random() < 0.2:
@@ -50,14 +74,16 @@ class Lost(Exception):
     """The server went away from a request that it had accepted."""
 
 
-async def one_call(stub, rng, count):
+async def one_call(stub, rng, options, count):
     behaviour = rng.choice(["plain", "plain", "cancel", "deadline", "slow", "bad", "unary"])
-    request = random_request(rng)
+    request = random_request(rng, options)
     timeout = rng.uniform(0.001, 0.5) if behaviour == "deadline" else 120
     if behaviour == "bad":
         request.sampling.top_p = -1
+        count("bad")
     if behaviour == "unary":
-        await stub.Generate(request, timeout=timeout)
+        response = await stub.Generate(request, timeout=timeout)
+        check_receipt(request, response.receipt, count)
         count("accepted")
         return count("finished")
     leave_after = rng.randrange(6) if behaviour == "cancel" else None
@@ -71,6 +97,8 @@ async def one_call(stub, rng, count):
             kind = event.WhichOneof("event")
             if kind in ("accepted", "finished"):
                 count(kind)
+            if kind == "finished":
+                check_receipt(request, event.finished.receipt, count)
             events += 1
             if leave_after is not None and events >= leave_after and kind != "finished":
                 call.cancel()
@@ -83,10 +111,10 @@ async def one_call(stub, rng, count):
         raise
 
 
-async def one_stream(stub, rng, until, count):
+async def one_stream(stub, rng, options, until, count):
     while time.monotonic() < until:
         try:
-            await one_call(stub, rng, count)
+            await one_call(stub, rng, options, count)
         except Lost:
             return count("lost")
         except grpc.aio.AioRpcError as error:
@@ -99,30 +127,28 @@ async def one_stream(stub, rng, until, count):
                 print(error.details(), file=sys.stderr)
 
 
-async def client(address, seconds, streams, seed):
-    """One client process. Says each accepted request at once: it may be killed at any time."""
-    counts = collections.Counter()
+async def client(options):
+    """One client process. Says what it sees at once: it may be killed at any time."""
+    def count(what, by=1):
+        os.write(1, (json.dumps({what: by}) + "\n").encode())
 
-    def count(what):
-        counts[what] += 1
-        if what == "accepted":
-            os.write(1, b"accepted\n")
-
-    rng = random.Random(seed)
-    until = time.monotonic() + seconds
-    async with grpc.aio.insecure_channel(address) as channel:
+    rng = random.Random(options.seed)
+    until = time.monotonic() + options.seconds
+    async with grpc.aio.insecure_channel(options.client) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
-        await asyncio.gather(*(one_stream(stub, random.Random(rng.random()), until, count) for _ in range(streams)))
-    os.write(1, (json.dumps(counts) + "\n").encode())
+        await asyncio.gather(*(one_stream(stub, random.Random(rng.random()), options, until, count)
+                               for _ in range(options.streams)))
 
 
 class Clients:
     """The client processes of one soak; some are killed and replaced."""
 
-    def __init__(self, address, streams, until, seed, folder):
+    def __init__(self, address, options, until, seed, folder):
         self._address, self._until, self._folder = address, until, folder
         self._rng = random.Random(seed)
-        self._sizes = [min(STREAMS_PER_CLIENT, streams - first) for first in range(0, streams, STREAMS_PER_CLIENT)]
+        self._kind = ["--long_prompts", str(options.long_prompts)] + ["--compression"] * options.compression
+        self._sizes = [min(STREAMS_PER_CLIENT, options.streams - first)
+                       for first in range(0, options.streams, STREAMS_PER_CLIENT)]
         self._running = {}
         self._outputs = []
         self.lost_streams = 0
@@ -137,7 +163,7 @@ class Clients:
         with open(path, "w") as output:
             self._running[index] = subprocess.Popen(
                 [sys.executable, __file__, "--client", self._address, "--seconds", str(seconds), "--streams",
-                 str(self._sizes[index]), "--seed", str(self._rng.randrange(1 << 30))], stdout=output)
+                 str(self._sizes[index]), "--seed", str(self._rng.randrange(1 << 30)), *self._kind], stdout=output)
 
     def kill_one(self):
         index = self._rng.choice(list(self._running))
@@ -162,21 +188,11 @@ class Clients:
 
     def totals(self):
         counts = collections.Counter()
-        accepted = 0
         for path in self._outputs:
             with open(path) as output:
                 for line in output:
-                    if line == "accepted\n":
-                        accepted += 1
-                    elif line.startswith("{"):
-                        counts.update(json.loads(line))
-        counts["accepted"] = accepted
+                    counts.update(json.loads(line))
         return counts
-
-
-def require(condition, what):
-    if not condition:
-        raise SystemExit(f"soak: FAILED: {what}")
 
 
 def wait_until(condition, seconds, what):
@@ -195,33 +211,10 @@ def wait_until_idle(address, seconds):
 
         def is_idle():
             now = load()
-            return now.running == now.queued == now.queued_tokens == now.kv_bytes_used == now.logical_tokens == 0
+            return not any([now.running, now.queued, now.queued_tokens, now.kv_bytes_used, now.kv_bytes_staging,
+                            now.kv_bytes_slack, now.logical_tokens, now.compaction_jobs_out])
 
         wait_until(is_idle, seconds, lambda: f"requests or memory are left over: {load()}".replace("\n", " "))
-
-
-def check_counters(metrics, seen, lost_streams):
-    outcomes = {name.split('outcome="')[1].split('"')[0]: value for name, value in metrics.items()
-                if name.startswith("condense_requests_total{")}
-    rejected = outcomes.pop("rejected", 0)
-    ended = sum(outcomes.values())
-    rejections = sum(value for name, value in metrics.items() if name.startswith("condense_rejections_total"))
-    measured = sum(value for name, value in metrics.items() if name.startswith("condense_request_seconds_count"))
-    print(f"soak: outcomes {outcomes}, rejected {rejected:.0f}")
-    require(rejected == rejections, f"{rejected} requests were rejected, for {rejections} reasons")
-    require(ended == measured, f"{ended} requests ended, {measured} were measured")
-    accepted = sum(value for name, value in metrics.items() if name.startswith("condense_requests_accepted_total"))
-    require(accepted == ended, f"{accepted} requests were accepted, {ended} ended")
-    # A client that left or was killed may not have seen that its request was accepted.
-    unseen = seen["unknown"] + seen["DEADLINE_EXCEEDED"] + lost_streams
-    require(seen["accepted"] <= ended <= seen["accepted"] + unseen,
-            f"{ended} requests ended; clients saw {seen['accepted']} accepted, and {unseen} may be unseen")
-    require(outcomes.get("stop", 0) + outcomes.get("length", 0) >= seen["finished"],
-            f"clients saw {seen['finished']} requests finish, the server {outcomes}")
-    for state in ("running", "queued"):
-        gauges = [value for name, value in metrics.items() if name.startswith(f"condense_requests_{state}")]
-        require(gauges and sum(gauges) == 0, f"condense_requests_{state} is {gauges}")
-    return ended
 
 
 def watch(server, clients, until, options):
@@ -240,20 +233,11 @@ def watch(server, clients, until, options):
     return samples
 
 
-def check_memory(samples, options):
-    half = len(samples) // 2
-    warm, last = statistics.median(samples[:half]), statistics.median(samples[half:])
-    change = last / warm - 1
-    print(f"soak: resident {warm / 2**20:.1f} MiB when warm, {last / 2**20:.1f} MiB in the last quarter "
-          f"({change:+.1%})")
-    require(abs(change) <= options.growth, f"resident memory changed by {change:+.1%}; at most {options.growth:.1%}")
-
-
 def load_until_the_end(server, options, folder):
     """All that the load may do to the server, then proof that nothing of it is left."""
     descriptors = server.open_descriptors()
     until = time.monotonic() + options.seconds
-    clients = Clients(server.address, options.streams, until, options.seed, folder)
+    clients = Clients(server.address, options, until, options.seed, folder)
     try:
         samples = watch(server, clients, until, options)
         clients.finish(180)
@@ -265,7 +249,13 @@ def load_until_the_end(server, options, folder):
     require(seen["INTERNAL"] == 0, "a client saw INTERNAL")
     require(seen["lost"] + seen["UNAVAILABLE"] == 0, "the server was unavailable")
     require(seen["finished"] > 0, "no request was finished")
-    ended = check_counters(server.metrics(), seen, clients.lost_streams)
+    require(seen["bad"] - clients.lost_streams <= seen["INVALID_ARGUMENT"] <= seen["bad"],
+            f"{seen['bad']} requests were bad, {seen['INVALID_ARGUMENT']} were refused as such")
+    wait_until(lambda: not any(held_by_the_cache(server.metrics()).values()), 10,
+               lambda: f"the cache holds {held_by_the_cache(server.metrics())}")
+    metrics = server.metrics()
+    ended = check_counters(metrics, seen, clients.lost_streams)
+    check_compaction(server, metrics, seen, options)
     check_memory(samples, options)
     wait_until(lambda: server.open_descriptors() <= descriptors + SPARE_DESCRIPTORS, 30,
                lambda: f"{server.open_descriptors()} descriptors are open; {descriptors} were before the load")
@@ -274,7 +264,7 @@ def load_until_the_end(server, options, folder):
 
 def drain_under_load(server, options, folder):
     """SIGTERM in the middle of the load: what was accepted is finished, the rest is refused, the process ends."""
-    clients = Clients(server.address, options.streams, time.monotonic() + 300, options.seed + 1, folder)
+    clients = Clients(server.address, options, time.monotonic() + 300, options.seed + 1, folder)
     try:
         with grpc.insecure_channel(server.address) as channel:
             info = info_pb2_grpc.InfoStub(channel)
@@ -313,13 +303,17 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default=TINY_MODEL)
     parser.add_argument("--flag", action="append", default=[], help="a flag of the server, repeated")
+    parser.add_argument("--compression", action="store_true",
+                        help="each request asks for a preset, or for a policy and a ratio")
+    parser.add_argument("--long_prompts", type=float, default=0,
+                        help=f"share of the requests with prompts of up to {LONGEST_PROMPT} tokens")
     parser.add_argument("--growth", type=float, default=0.02,
                         help="largest change of resident memory from the third quarter of the time to the last")
     parser.add_argument("--kill_every", type=float, default=3, help="seconds between killed client processes")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        asyncio.run(client(options.client, options.seconds, options.streams, options.seed))
+        asyncio.run(client(options))
         return
     if not options.flag:
         # Small enough that requests are set back and a slow reader's buffer runs full.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -200,6 +202,55 @@ TEST_F(CompactionFaultTest, EveryWorkerCallMayFailOnce) {
     ASSERT_FALSE(HasFailure());
   }
   EXPECT_EQ(num_posted_, ops + 1);
+  ExpectCompactsAgain();
+}
+
+// Each op of the engine's own thread fails once, from the step after the one that posted jobs
+// until their backs are swapped in (poisoning of what a swap frees included): the requests of that
+// step end, the books close, and nothing that comes later notices.
+TEST_F(CompactionFaultTest, EveryCallOfTheEnginesThreadMayFailOnce) {
+  constexpr int kShortPrompt = 130;  // two blocks behind the sinks', two in the window
+  const auto request = [](const char* preset, int max_tokens) {
+    return CompactedRequest("r", kShortPrompt, max_tokens, preset);
+  };
+  int64_t ops = 0, step_ops = INT64_MAX;
+  engine_->SetWatch([&](const EngineLoad&) {
+    step_ops = std::min(step_ops, faults_->num_ops() - std::exchange(ops, faults_->num_ops()));
+  });
+  const Answer expected = engine_->Run(request("off", 8));
+  // How many ops there are: until all swaps are seen in a load.
+  int64_t first = -1, last = -1;
+  engine_->SetWatch([&](const EngineLoad& load) {
+    if (first < 0 && load.jobs_out > 0) first = faults_->num_ops();
+    if (last >= 0 || load.swaps.accepted < static_cast<uint64_t>(kTinyUnits)) return;
+    last = faults_->num_ops();
+    EXPECT_TRUE(engine_->get()->Abort("r"));
+  });
+  static_cast<void>(engine_->Run(request("lossless", kManyTokens)));
+  engine_->SetWatch({});
+  engine_->Settled();
+  ASSERT_GT(first, 0);
+  ASSERT_GE(last - first,
+            step_ops + 2 * kTinyUnits);  // a step, and two blocks that each swap frees
+  for (int64_t n = 0; n < last - first; ++n) {
+    SCOPED_TRACE(n);
+    bool armed = false;
+    engine_->SetWatch([&](const EngineLoad& load) {
+      if (armed || load.jobs_out == 0) return;
+      armed = true;
+      faults_->FailOp(faults_->num_ops() + n);
+    });
+    const Answer answer = engine_->Run(request("lossless", kManyTokens));
+    engine_->SetWatch({});
+    engine_->Settled();
+    ASSERT_TRUE(armed && !HasFailure());
+    ASSERT_EQ(answer.last.reason, FinishReason::kError);
+    EXPECT_EQ(answer.last.status.code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(IsTransient(answer.last.status));
+    for (const float logprob : answer.logprobs) ASSERT_TRUE(std::isfinite(logprob));
+    const Answer after = engine_->Run(request("off", 8));
+    ASSERT_EQ(after.logprobs, expected.logprobs);  // bit for bit
+  }
   ExpectCompactsAgain();
 }
 

@@ -154,6 +154,10 @@ TEST_P(KvBuildTest, SurvivorsAreCopiedBitForBit) {
     for (size_t slot = 0; slot < from.size(); ++slot) {
       const ReferenceEntry before = arena.Read(arena.image(), from[slot].first, from[slot].second);
       const ReferenceEntry after = arena.Read(image, block, static_cast<int>(slot));
+      // Codes and scales, not only what they decode to.
+      EXPECT_EQ(ReadStoredEntry(image.data(), block, arena.shape(), static_cast<int>(slot)),
+                ReadStoredEntry(arena.image().data(), from[slot].first, arena.shape(),
+                                from[slot].second));
       EXPECT_EQ(after.key, before.key);
       EXPECT_EQ(after.value, before.value);
       EXPECT_EQ(after.bias, before.bias);

@@ -93,6 +93,8 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   metrics.compaction_jobs_out.Set(12);
   metrics.compaction_no_reserve.Increment(13);
   metrics.preemptions_avoided.Increment(14);
+  metrics.kv_pool_capacity_bytes.Set(15);
+  metrics.kv_pool_growths.Increment(16);
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"stop\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"error\"} 2\n"));
@@ -115,6 +117,8 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   EXPECT_THAT(text, HasSubstr("condense_compaction_jobs_out{model=\"tiny\"} 12\n"));
   EXPECT_THAT(text, HasSubstr("condense_compaction_no_reserve_total{model=\"tiny\"} 13\n"));
   EXPECT_THAT(text, HasSubstr("condense_preemptions_avoided_total{model=\"tiny\"} 14\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_pool_capacity_bytes{model=\"tiny\"} 15\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_pool_growths_total{model=\"tiny\"} 16\n"));
   EXPECT_EQ(metrics.prompt_tokens.value(), 7);
   EXPECT_EQ(metrics.kv_bytes_used.value(), 4);
 }

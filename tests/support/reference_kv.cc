@@ -130,6 +130,41 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
   return read;
 }
 
+namespace {
+
+std::vector<uint8_t> StoredVector(const std::byte* lower, const std::byte* upper, int bits,
+                                  int64_t cols, int64_t first, int64_t step, int head_dim) {
+  const KvCodePlanes planes{const_cast<std::byte*>(lower), const_cast<std::byte*>(upper)};
+  std::vector<uint8_t> stored;
+  for (int64_t i = first; i < first + head_dim * step; i += step) {
+    if (bits == 16) {
+      const auto half = Load<uint16_t>(lower + 2 * i);
+      stored.push_back(static_cast<uint8_t>(half));
+      stored.push_back(static_cast<uint8_t>(half >> 8));
+    } else {
+      stored.push_back(KvReadCode(planes, bits, cols, i / cols, i % cols));
+    }
+  }
+  return stored;
+}
+
+}  // namespace
+
+StoredEntry ReadStoredEntry(const std::byte* arena, const KvBlockRef& block,
+                            const KvBlockShape& shape, int entry) {
+  const std::byte* data = arena + int64_t{block.offset_64} * 64;
+  const KvBlockPieces pieces = KvPieces(block.format, block.flags, shape);
+  const int key_bits = KvKeyBits(block.format), value_bits = KvValueBits(block.format);
+  StoredEntry stored;
+  stored.key = StoredVector(data + pieces.keys, data + pieces.key_upper, key_bits,
+                            shape.block_tokens, entry, shape.block_tokens, shape.head_dim);
+  stored.value = StoredVector(data + pieces.values, data + pieces.value_upper, value_bits,
+                              shape.head_dim, int64_t{entry} * shape.head_dim, 1, shape.head_dim);
+  if (key_bits < 16) stored.key_scale = Load<uint16_t>(data + pieces.key_scales + 2 * entry);
+  if (value_bits < 16) stored.value_scale = Load<uint16_t>(data + pieces.value_scales + 2 * entry);
+  return stored;
+}
+
 void ReferenceKvRead(const KvReadArgs& args) {
   const int head_dim = args.shape.head_dim;
   int64_t n = 0;

@@ -30,6 +30,17 @@ ReferenceEntry ReadReferenceEntry(const std::byte* arena, const KvBlockRef& bloc
                                   const KvBlockShape& shape, const float* mean,
                                   const PositionTable& positions, int entry);
 
+// What a block stores of an entry's key and value, undecoded: codes (or the bytes of f16) and the
+// bits of scales.
+struct StoredEntry {
+  std::vector<uint8_t> key, value;
+  uint16_t key_scale = 0, value_scale = 0;  // 0 at 16 bits
+
+  bool operator==(const StoredEntry&) const = default;
+};
+StoredEntry ReadStoredEntry(const std::byte* arena, const KvBlockRef& block,
+                            const KvBlockShape& shape, int entry);
+
 // The kv-read and kv-build ops.
 void ReferenceKvRead(const KvReadArgs& args);
 void ReferenceKvBuild(const KvBuildArgs& args);
