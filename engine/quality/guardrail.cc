@@ -1,6 +1,7 @@
 #include "engine/quality/guardrail.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,6 +79,8 @@ Guardrail::Guardrail(const GuardrailLimits& limits, absl::Time now)
       trackers_(MakeTrackers(limits, std::make_index_sequence<kNumGuards>())),
       evaluated_(now),
       latest_(now),
+      holding_{.current = limits.holding_dwell},
+      uncompressed_{.current = limits.uncompressed_dwell},
       notch_time_(now),
       stage_time_(now) {
   decision_.since = now;
@@ -258,12 +261,10 @@ void Guardrail::Enter(GuardrailMode from, GuardrailMode to, GuardrailReason reas
     case GuardrailMode::kHolding:
       quality_windows_ = 0;
       if (by_guard) LowerRatio();
-      return StartDwell(&holding_, limits_.holding_dwell,
-                        by_guard && now - holding_.left < limits_.flap_window);
+      return StartDwell(&holding_, limits_.holding_dwell, by_guard, now);
     case GuardrailMode::kUncompressed:
       broken_ = std::nullopt;
-      return StartDwell(&uncompressed_, limits_.uncompressed_dwell,
-                        by_guard && now - uncompressed_.left < limits_.flap_window);
+      return StartDwell(&uncompressed_, limits_.uncompressed_dwell, by_guard, now);
     case GuardrailMode::kProbation:
       for (GuardTracker& tracker : trackers_) tracker.Reset();
       decision_.evidence_from = now;
@@ -274,9 +275,17 @@ void Guardrail::Enter(GuardrailMode from, GuardrailMode to, GuardrailReason reas
   }
 }
 
-void Guardrail::StartDwell(Dwell* dwell, absl::Duration shortest, bool flapped) {
-  flaps_ += flapped ? 1 : 0;
-  dwell->current = flapped ? std::min(2 * dwell->current, limits_.max_dwell) : shortest;
+void Guardrail::StartDwell(Dwell* dwell, absl::Duration shortest, bool by_guard, absl::Time now) {
+  const absl::Duration calm = by_guard ? now - dwell->left : absl::InfiniteDuration();
+  if (calm < limits_.flap_window) {
+    ++flaps_;
+    dwell->current = std::min(2 * dwell->current, limits_.max_dwell);
+  } else {
+    // Not at once: noise that happens to rest for a while would begin a flurry.
+    const double halvings =
+        std::min(std::floor(absl::FDivDuration(calm, limits_.flap_window)), 64.0);
+    dwell->current = std::max(dwell->current / std::exp2(halvings), shortest);
+  }
   decision_.dwell = dwell->current;
 }
 

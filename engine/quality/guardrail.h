@@ -95,7 +95,8 @@ class Guardrail {
   const GuardrailLimits& limits() const { return limits_; }
 
  private:
-  // Of holding or uncompressed: how long it lasts at least, doubled whenever it is back too soon.
+  // Of holding or uncompressed: how long it lasts at least. Doubled when it is back within
+  // flap_window, halved for each flap_window that it was away.
   struct Dwell {
     absl::Duration current;
     absl::Time left = absl::InfinitePast();
@@ -114,7 +115,7 @@ class Guardrail {
   void GoBecause(GuardrailMode to, GuardrailReason reason, Guard guard, absl::Time now);
   void Go(GuardrailMode to, GuardrailReason reason, const std::string& text, absl::Time now);
   void Enter(GuardrailMode from, GuardrailMode to, GuardrailReason reason, absl::Time now);
-  void StartDwell(Dwell* dwell, absl::Duration shortest, bool flapped);
+  void StartDwell(Dwell* dwell, absl::Duration shortest, bool by_guard, absl::Time now);
   void LowerRatio() { notches_ = std::min(notches_ + 1, limits_.max_notches); }
   void SetOutputs();
 

@@ -30,13 +30,13 @@ struct GuardrailLimits {
   GuardLimit first_token{0.07, 0.15, 20, absl::Minutes(5)};
   GuardLimit memory{0.90, 1.00, 1, absl::Seconds(10)};
 
-  double confidence = 0.95;  // of the one-sided bounds that readings carry
+  double confidence = 0.99;  // of the one-sided bounds that readings carry
   // A level ends where the value is this share of (limit - warning) on the safe side of its edge.
   double hysteresis = 0.1;
 
   absl::Duration evaluation_window = absl::Seconds(10);
-  int32_t warning_windows = 2;  // one after another, until a warning counts
-  int32_t limit_windows = 3;    // the same for a broken limit
+  int32_t warning_windows = 3;  // one after another, until a warning counts
+  int32_t limit_windows = 4;    // the same for a broken limit
   int32_t clear_windows = 3;    // the same until a level ends
   // After so long without data what was known of a guardrail is forgotten.
   absl::Duration forget_after = absl::Minutes(1);
@@ -45,6 +45,7 @@ struct GuardrailLimits {
   absl::Duration uncompressed_dwell = absl::Minutes(1);
   absl::Duration probation_dwell = absl::Minutes(1);  // of each of its two stages
   // Coming back to a mode so soon after leaving it is a flap: its dwell doubles, up to max_dwell.
+  // For each such time without it the dwell halves again.
   absl::Duration flap_window = absl::Minutes(15);
   absl::Duration max_dwell = absl::Minutes(30);
 
