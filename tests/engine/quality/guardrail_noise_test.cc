@@ -175,7 +175,7 @@ TEST_P(GuardrailFlapTest, TransitionsPerHourAreFewAndDwellsDouble) {
     for (int hour = 0; hour < 24; ++hour) {
       // Dwells of 0.5, 1, 2, 4, 8, 16 and 30 minutes fill the first hour; later ones begin with
       // 8 minutes at least, unless noise rested for long.
-      EXPECT_LE(RunHour(GetParam(), &random, &driver, &longest), hour == 0 ? 18 : 12)
+      EXPECT_LE(RunHour(GetParam(), &random, &driver, &longest), hour == 0 ? 14 : 8)
           << "hour " << hour << " seed " << seed;
     }
     EXPECT_GT(driver.guardrail().flaps(), 5) << seed;
