@@ -273,6 +273,16 @@ TEST(GuardrailTest, MemoryLetsTheRatioRiseWhileQualityIsClear) {
   EXPECT_FALSE(driver.decision().ratio_may_rise);
 }
 
+TEST(GuardrailTest, NotEvenAForcedModeLetsTheRatioRiseWhileQualityWarns) {
+  GuardrailDriver driver;
+  driver.guardrail().Force(kCompacting, driver.now());
+  driver.Run(10, driver.With(Guard::kMemory, kBroken));
+  EXPECT_TRUE(driver.decision().ratio_may_rise);
+  Readings readings = driver.With(Guard::kMemory, kBroken);
+  driver.Run(10, driver.With(readings, Guard::kCanary, kWarning));
+  EXPECT_FALSE(driver.decision().ratio_may_rise);
+}
+
 TEST(GuardrailTest, ALastingQualityWarningLowersTheRatioStepByStep) {
   GuardrailDriver driver;
   const Readings readings = driver.With(Guard::kCanary, kWarning);
@@ -369,6 +379,18 @@ TEST(GuardrailTest, ProbationWaitsForDataOfWhatBroke) {
             "3 more windows with data of canary recall, whose limit was broken");
   driver.Run(3, driver.Clear());
   EXPECT_EQ(driver.decision().compacted_share, 0.50);
+  driver.Run(1000, readings);  // each stage needs its own
+  EXPECT_EQ(driver.mode(), kProbation);
+  driver.Run(3, driver.Clear());
+  EXPECT_EQ(driver.mode(), kCompacting);
+}
+
+TEST(GuardrailTest, WhatAnOperatorForcesNeedsNoDataToEnd) {
+  GuardrailDriver driver;
+  driver.Bring(kProbation, Guard::kCanary);
+  driver.guardrail().Force(kProbation, driver.now());
+  driver.guardrail().Release(driver.now());
+  EXPECT_EQ(driver.RunUntil(kCompacting, 100, Readings()), 12);
 }
 
 TEST(GuardrailTest, AWarningInProbationHoldsItsStage) {
