@@ -41,7 +41,7 @@ TEST(CompressionTest, PresetsAreWhatTheirNamesPromise) {
   EXPECT_THAT(balanced.formats, ElementsAre(KvFormat::kK4V4));
   EXPECT_EQ(balanced.policy, "balanced");
   EXPECT_EQ(balanced.ratio, 4.35);
-  EXPECT_EQ(balanced.cosine, 0.87f);
+  EXPECT_EQ(balanced.cosine, 0.93f);
   EXPECT_TRUE(balanced.centred);
 
   const Compression aggressive = *MakeCompression("aggressive");

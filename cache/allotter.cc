@@ -1,0 +1,174 @@
+#include "cache/allotter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace condense {
+namespace {
+
+constexpr double kLeastOfNominal = 0.6;  // a range makes up for others no further than this
+constexpr double kCurveWeight = 1024.0;  // entries' worth of trust in the curves
+// Units that give at least so much attention to what followed the last time find planted facts, and
+// merges in them lose those; but no more than this share of the units, or nothing would merge.
+constexpr float kRecalls = 0.03f;
+constexpr double kMostRecalling = 0.25;
+constexpr KvBlockFlags kMerged = kKvBias | kKvPosition | kKvCount;
+
+bool IsPlain(const KvBlockRef& block) {
+  return block.format == KvFormat::kK16V16 && block.flags == 0;
+}
+
+StorageFormat ToStorage(KvFormat format) { return {KvKeyBits(format), KvValueBits(format)}; }
+
+// Of an entry, as blocks hold it.
+FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
+  const auto bytes = [&](KvBlockFlags flags) {
+    return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
+  };
+  return {ToStorage(format), bytes(kKvRun), bytes(kMerged)};
+}
+
+std::vector<bool> RecallingUnits(const std::vector<float>& recall, int32_t num_units) {
+  std::vector<bool> recalls(num_units, false);
+  if (recall.empty()) return recalls;
+  std::vector<float> descending = recall;
+  std::sort(descending.begin(), descending.end(), std::greater<>());
+  const auto most = static_cast<size_t>(std::ceil(kMostRecalling * num_units));
+  const float least = std::max(kRecalls, descending[std::min(most, descending.size()) - 1]);
+  for (int32_t unit = 0; unit < num_units; ++unit) recalls[unit] = recall[unit] >= least;
+  return recalls;
+}
+
+}  // namespace
+
+Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
+    : cache_(cache),
+      options_(options),
+      recalls_(RecallingUnits(options->recall, cache->layout().num_units())) {}
+
+// Blocks that hold 16-bit entries, from behind the sinks' block on, as far as the window lets them
+// go.
+CompactionRange Allotter::FindRange(const SequenceCompaction& sequence, int32_t unit) const {
+  const BlockTable& table = sequence.kv_->tables[unit];
+  const int32_t block_tokens = cache_->layout().block.block_tokens;
+  const bool protects = sequence.compression_.protects;
+  CompactionRange range{.unit = unit};
+  range.first = (options_->num_sinks + block_tokens - 1) / block_tokens;
+  const int32_t first_after_sinks = range.first;
+  while (range.first < table.num_sealed() && !IsPlain(table.blocks()[range.first])) ++range.first;
+  range.plain_front = range.first == first_after_sinks;
+  const int64_t end =
+      sequence.kv_->committed_tokens - (protects ? options_->window_tokens : int64_t{0});
+  int32_t last = range.first;
+  while (last < table.num_sealed() && IsPlain(table.blocks()[last]) &&
+         table.first_position(last) + block_tokens <= end) {
+    ++last;
+  }
+  range.num = last - range.first;
+  return range;
+}
+
+std::vector<CompactionRange> Allotter::FindRanges(const SequenceCompaction& sequence) const {
+  const KvLayout& layout = cache_->layout();
+  const int32_t num_units = layout.num_units();
+  std::vector<CompactionRange> ranges;
+  for (int32_t i = 0; i < num_units; ++i) {
+    const int32_t unit = (sequence.next_unit_ + i) % num_units;
+    if (layout.window(unit / layout.num_kv_heads) > 0) continue;
+    ranges.push_back(FindRange(sequence, unit));
+  }
+  return ranges;
+}
+
+// What the ranges may take together so that the sequence keeps to the ratio even while its 16-bit
+// tails are longest: the window, blocks about to be posted, and the open one.
+double Allotter::TargetBytes(const SequenceCompaction& sequence,
+                             const std::vector<CompactionRange>& ranges, double ratio) const {
+  const KvBlockShape& shape = cache_->layout().block;
+  const auto block_bytes = static_cast<double>(KvBlockBytes(KvFormat::kK16V16, shape));
+  double range_blocks = 0.0, before = 0.0;
+  for (const CompactionRange& range : ranges) {
+    range_blocks += range.num;
+    for (const KvBlockRef& block : sequence.kv_->tables[range.unit].blocks().first(range.first)) {
+      before += static_cast<double>(cache_->BlockBytes(block));
+    }
+  }
+  const double window = sequence.compression_.protects ? options_->window_tokens : 0.0;
+  const double tail_blocks = window / shape.block_tokens + options_->min_blocks + 1.0;
+  const double whole_blocks =
+      static_cast<double>(sequence.kv_->committed_tokens) / shape.block_tokens;
+  const auto num_units = static_cast<double>(ranges.size());
+  return block_bytes *
+         std::max(kLeastOfNominal * range_blocks / ratio,
+                  num_units * (whole_blocks / ratio - tail_blocks) - before / block_bytes);
+}
+
+BudgetItem Allotter::Item(const SequenceCompaction& sequence, const CompactionRange& range) const {
+  const bool keeps_all = recalls_[range.unit] && sequence.policy_->merges_alike();
+  return {.unit = range.unit,
+          .num_entries = range.num * cache_->layout().block.block_tokens,
+          .distance_share = keeps_all ? 0.0 : sequence.units_[range.unit].distance_share};
+}
+
+Allotment Allotter::Allot(const SequenceCompaction& sequence,
+                          const std::vector<CompactionRange>& ranges, double ratio) const {
+  const Compression& compression = sequence.compression_;
+  const KvBlockShape& shape = cache_->layout().block;
+  const double target = TargetBytes(sequence, ranges, ratio);
+  std::vector<BudgetItem> items;
+  double entries = 0.0;
+  for (const CompactionRange& range : ranges) {
+    items.push_back(Item(sequence, range));
+    entries += items.back().num_entries;
+  }
+  const double text_factor =
+      (sequence.left_entries_ + kCurveWeight) / (sequence.curve_entries_ + kCurveWeight);
+  const auto budget_for = [&](KvFormat format) {
+    return Budget(&options_->merge_curves, CostOf(format, shape), text_factor);
+  };
+  for (const KvFormat format : compression.formats) {
+    if (entries * CostOf(format, shape).plain_bytes <= target) {
+      return {.format = format, .budget = budget_for(format)};
+    }
+  }
+  const KvFormat last = compression.formats.back();
+  Allotment allotment{.format = last, .budget = budget_for(last)};
+  allotment.merges =
+      compression.policy != "none" && sequence.kv_->committed_tokens >= compression.min_tokens;
+  allotment.cosine = allotment.budget.FindCosine(items, target, compression.cosine);
+  allotment.share = std::min(1.0, target / (entries * CostOf(last, shape).merged_bytes));
+  return allotment;
+}
+
+RangeStorage Allotter::ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
+                                     const CompactionRange& range) const {
+  const int32_t layer = range.unit / cache_->layout().num_kv_heads;
+  const bool centred = sequence.compression_.centred && options_->centred_layers[layer] &&
+                       KvKeyBits(allotment.format) < 16;
+  const KvBlockFlags mean = centred ? kKvCentred : 0;
+  const BudgetItem item = Item(sequence, range);
+  const bool alike = sequence.policy_->merges_alike();
+  RangeStorage storage{.format = allotment.format};
+  storage.merges = allotment.merges && (!alike || allotment.budget.Merges(item, allotment.cosine));
+  storage.entries = item.num_entries;
+  storage.flags = mean | (storage.merges ? kMerged : kKvRun);
+  storage.cost = CostOf(allotment.format, cache_->layout().block);
+  // Which of the two applies is decided: the blocks are of one kind.
+  if (storage.merges) {
+    storage.cost.plain_bytes = storage.cost.merged_bytes;
+  } else {
+    storage.cost.merged_bytes = storage.cost.plain_bytes;
+  }
+  if (!storage.merges) return storage;
+  if (alike) {
+    storage.cosine = Budget::UnitCosine(item, allotment.cosine);
+    storage.entries = allotment.budget.Entries(item, allotment.cosine);
+    storage.curve_entries = allotment.budget.CurveEntries(item, allotment.cosine);
+  } else {
+    storage.entries *= 1.0 - (1.0 - allotment.share) * item.distance_share;
+  }
+  return storage;
+}
+
+}  // namespace condense
