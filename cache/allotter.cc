@@ -81,6 +81,46 @@ std::vector<CompactionRange> Allotter::FindRanges(const SequenceCompaction& sequ
   return ranges;
 }
 
+std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& sequence) const {
+  const KvLayout& layout = cache_->layout();
+  const int32_t block_tokens = layout.block.block_tokens;
+  std::vector<CompactionRange> ranges;
+  if (!MayMerge(sequence)) return ranges;
+  for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
+    if (layout.window(unit / layout.num_kv_heads) > 0 || recalls_[unit]) continue;
+    const BlockTable& table = sequence.kv_->tables[unit];
+    CompactionRange range{.unit = unit, .plain_front = false};
+    range.first = (options_->num_sinks + block_tokens - 1) / block_tokens;
+    const auto is_alike = [&](const KvBlockRef& block) {
+      return !IsPlain(block) && block.format == table.blocks()[range.first].format;
+    };
+    while (range.first + range.num < table.num_sealed() &&
+           is_alike(table.blocks()[range.first + range.num])) {
+      ++range.num;
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+RangeStorage Allotter::ChooseFurther(const SequenceCompaction& sequence,
+                                     const CompactionRange& range, double ratio) const {
+  const auto blocks = sequence.kv_->tables[range.unit].blocks().subspan(range.first, range.num);
+  RangeStorage storage{.format = blocks.front().format, .merges = true};
+  storage.flags = kMerged | (blocks.front().flags & kKvCentred);
+  storage.cost = CostOf(storage.format, cache_->layout().block);
+  storage.cost.plain_bytes = storage.cost.merged_bytes;
+  double bytes = 0.0;
+  for (const KvBlockRef& block : blocks) bytes += static_cast<double>(cache_->BlockBytes(block));
+  storage.entries = bytes / ratio / storage.cost.merged_bytes;
+  return storage;
+}
+
+bool Allotter::MayMerge(const SequenceCompaction& sequence) const {
+  const Compression& compression = sequence.compression_;
+  return compression.policy != "none" && sequence.kv_->committed_tokens >= compression.min_tokens;
+}
+
 // What the ranges may take together so that the sequence keeps to the ratio even while its 16-bit
 // tails are longest: the window, blocks about to be posted, and the open one.
 double Allotter::TargetBytes(const SequenceCompaction& sequence,
@@ -134,8 +174,7 @@ Allotment Allotter::Allot(const SequenceCompaction& sequence,
   }
   const KvFormat last = compression.formats.back();
   Allotment allotment{.format = last, .budget = budget_for(last)};
-  allotment.merges =
-      compression.policy != "none" && sequence.kv_->committed_tokens >= compression.min_tokens;
+  allotment.merges = MayMerge(sequence);
   allotment.cosine = allotment.budget.FindCosine(items, target, compression.cosine);
   allotment.share = std::min(1.0, target / (entries * CostOf(last, shape).merged_bytes));
   return allotment;

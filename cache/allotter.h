@@ -56,10 +56,18 @@ class Allotter {
   RangeStorage ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
                              const CompactionRange& range) const;
 
+  // What is compacted already and may merge further when memory runs out; never units that find
+  // facts again. Empty for policies that merge nothing.
+  std::vector<CompactionRange> FindCompacted(const SequenceCompaction& sequence) const;
+  // Their storage with `ratio` times fewer bytes than now, each unit by itself.
+  RangeStorage ChooseFurther(const SequenceCompaction& sequence, const CompactionRange& range,
+                             double ratio) const;
+
  private:
   CompactionRange FindRange(const SequenceCompaction& sequence, int32_t unit) const;
   double TargetBytes(const SequenceCompaction& sequence, const std::vector<CompactionRange>& ranges,
                      double ratio) const;
+  bool MayMerge(const SequenceCompaction& sequence) const;
   BudgetItem Item(const SequenceCompaction& sequence, const CompactionRange& range) const;
 
   const KvCache* const cache_;

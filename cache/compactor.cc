@@ -146,28 +146,40 @@ void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
   const std::vector<CompactionRange> ranges = allotter_.FindRanges(*sequence);
   std::vector<CompactionRange> due;
   for (const CompactionRange& range : ranges) {
-    if (range.num < options_.min_blocks || sequence->units_[range.unit].cool_down > 0 ||
-        sequence->kv_->tickets[range.unit] != 0) {
-      continue;
-    }
-    due.push_back(range);
+    if (CanPost(*sequence, range)) due.push_back(range);
   }
-  if (due.empty()) return;
+  if (due.empty()) {
+    if (urgent) PostFurther(sequence);
+    return;
+  }
   const double ratio = sequence->compression_.ratio * (urgent ? kUrgentRatio : 1.0);
   const Allotment allotment = allotter_.Allot(*sequence, ranges, ratio);
   std::stable_sort(due.begin(), due.end(), [](const CompactionRange& a, const CompactionRange& b) {
     return a.num > b.num;
   });
   for (const CompactionRange& range : due) {
-    if (!Post(sequence, allotment, range)) return;
+    if (!Post(sequence, allotter_.ChooseStorage(*sequence, allotment, range), range)) return;
     sequence->next_unit_ = (range.unit + 1) % cache_->layout().num_units();
   }
 }
 
-bool Compactor::Post(SequenceCompaction* sequence, const Allotment& allotment,
+bool Compactor::CanPost(const SequenceCompaction& sequence, const CompactionRange& range) const {
+  return range.num >= options_.min_blocks && sequence.units_[range.unit].cool_down == 0 &&
+         sequence.kv_->tickets[range.unit] == 0;
+}
+
+void Compactor::PostFurther(SequenceCompaction* sequence) {
+  for (const CompactionRange& range : allotter_.FindCompacted(*sequence)) {
+    SequenceCompaction::Unit& unit = sequence->units_[range.unit];
+    if (unit.merged_further || !CanPost(*sequence, range)) continue;
+    if (!Post(sequence, allotter_.ChooseFurther(*sequence, range, kUrgentRatio), range)) return;
+    unit.merged_further = true;
+  }
+}
+
+bool Compactor::Post(SequenceCompaction* sequence, const RangeStorage& storage,
                      const CompactionRange& range) {
   if (mailbox_->free_places() == 0) return false;
-  const RangeStorage storage = allotter_.ChooseStorage(*sequence, allotment, range);
   const auto num_blocks = static_cast<int32_t>(
       std::min<int64_t>(std::min(range.num, kMaxRangeBlocks),
                         cache_->StageableBlocks(storage.format, storage.flags)));

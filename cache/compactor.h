@@ -43,7 +43,8 @@ class Compactor {
   // Every engine step: takes results out of the mailbox.
   void Collect();
   // Every engine step that ran the sequence and found its prompt computed. At its turn: swaps what
-  // is back, posts what is due. `urgent`: every step is a turn, and ratios go beyond their target.
+  // is back, posts what is due. `urgent`: every step is a turn, ratios go beyond their target, and
+  // what was compacted to it merges further, once.
   void Step(SequenceCompaction* sequence, bool urgent);
   // Running sequences stop compacting: results are still swapped in, nothing is posted.
   void set_paused(bool paused) { paused_ = paused; }
@@ -71,7 +72,10 @@ class Compactor {
   void Record(const CompactionResult& result, bool dropped);
   void PostJobs(SequenceCompaction* sequence, bool urgent);
   // False if nothing can be posted any more in this turn.
-  bool Post(SequenceCompaction* sequence, const Allotment& allotment, const CompactionRange& range);
+  bool Post(SequenceCompaction* sequence, const RangeStorage& storage,
+            const CompactionRange& range);
+  void PostFurther(SequenceCompaction* sequence);
+  bool CanPost(const SequenceCompaction& sequence, const CompactionRange& range) const;
   CompactionJob MakeJob(SequenceCompaction* sequence, const CompactionRange& range,
                         int32_t num_blocks) const;
   void Forget(SequenceCompaction* sequence);

@@ -39,6 +39,7 @@ class SequenceCompaction {
     int32_t cool_down = 0;        // turns until it may try again
     int32_t next_cool_down = 1;   // doubles with every refusal
     double distance_share = 1.0;  // of what others may merge or drop, lowered by refusals
+    bool merged_further = false;  // beyond the ratio, because memory ran out: once
     double curve_entries = 0.0;   // what the curves let the job that is out leave
   };
 

@@ -67,7 +67,7 @@ ABSL_FLAG(int32_t, cluster_window, condense::CompactionConfig().cluster_window,
 ABSL_FLAG(ByteSize, staging_memory, {condense::CompactionConfig().staging_memory_bytes},
           "Memory, of --kv_memory, for blocks that compaction is building. 0: a sixteenth.");
 ABSL_FLAG(double, pool_preallocate, condense::CompactionConfig().pool_preallocate,
-          "Share of its estimated maximum that a head's pool of blocks takes at the start.");
+          "Share of its estimated maximum with which the account of a head's pool begins.");
 ABSL_FLAG(double, pool_grow_at, condense::CompactionConfig().pool_grow_at,
           "Share in use from which a pool grows.");
 ABSL_FLAG(double, pool_grow_by, condense::CompactionConfig().pool_grow_by,

@@ -392,6 +392,40 @@ TEST_F(CompactorTest, UrgentTurnsComeAtEveryStepAndGoFurther) {
   EXPECT_LT(jobs[0].params.target_bytes, 0.8 * usual);
 }
 
+TEST_F(CompactorTest, WhatIsCompactedMergesFurtherOnceWhenMemoryRunsOut) {
+  CompactorOptions options;
+  options.recall = {0.5f, 0.0f};  // the first unit keeps what it has
+  Make(options, 8);
+  Start(Balanced(), 4096);
+  Turn();
+  const std::vector<CompactionJob> first = Work(0.5);
+  Turn();
+  ASSERT_EQ(compaction_->swaps_accepted(), 2);
+  Turn();
+  EXPECT_TRUE(Work(0.5).empty());
+  const int64_t bytes = cache_->Held(*kv_).bytes;
+  Turn(/*urgent=*/true);
+  const std::vector<CompactionJob> further = Work(0.5);
+  ASSERT_EQ(further.size(), 1u);
+  const CompactionJob& job = further[0];
+  EXPECT_EQ(job.layer, 1);
+  EXPECT_EQ(job.first_block, 1);
+  EXPECT_EQ(job.num_blocks, first[0].num_blocks / 2);
+  EXPECT_EQ(job.policy->name(), "balanced");
+  EXPECT_EQ(job.params.shared_cosine, 0.0f);
+  for (const KvBlockRef& block : job.destinations) {
+    EXPECT_EQ(block.format, KvFormat::kK4V4);
+    EXPECT_EQ(block.flags, kKvBias | kKvPosition | kKvCount | kKvCentred);
+  }
+  const double held = job.num_blocks * static_cast<double>(KvBlockBytes(KvFormat::kK4V4, {64, kB},
+                                                                        job.destinations[0].flags));
+  EXPECT_NEAR(job.params.target_bytes, held / 1.5, 1.0);
+  Turn(/*urgent=*/true);
+  EXPECT_LT(cache_->Held(*kv_).bytes, bytes);
+  Turn(/*urgent=*/true);
+  EXPECT_TRUE(Work(0.5).empty());
+}
+
 TEST_F(CompactorTest, QueriesAreThoseOfTheirPositionsAndHeldOutOnesAreApart) {
   Make();
   Start(Balanced(), 1000);
