@@ -81,13 +81,14 @@ std::vector<CompactionRange> Allotter::FindRanges(const SequenceCompaction& sequ
   return ranges;
 }
 
-std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& sequence) const {
+std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& sequence,
+                                                     bool all) const {
   const KvLayout& layout = cache_->layout();
   const int32_t block_tokens = layout.block.block_tokens;
   std::vector<CompactionRange> ranges;
   if (!MayMerge(sequence)) return ranges;
   for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
-    if (layout.window(unit / layout.num_kv_heads) > 0 || recalls_[unit]) continue;
+    if (layout.window(unit / layout.num_kv_heads) > 0 || (recalls_[unit] && !all)) continue;
     const BlockTable& table = sequence.kv_->tables[unit];
     CompactionRange range{.unit = unit, .plain_front = false};
     range.first = (options_->num_sinks + block_tokens - 1) / block_tokens;

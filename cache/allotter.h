@@ -56,9 +56,9 @@ class Allotter {
   RangeStorage ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
                              const CompactionRange& range) const;
 
-  // What is compacted already and may merge further when memory runs out; never units that find
-  // facts again. Empty for policies that merge nothing.
-  std::vector<CompactionRange> FindCompacted(const SequenceCompaction& sequence) const;
+  // What is compacted already; units that find facts again only if `all`. Empty for sequences that
+  // must not lose entries.
+  std::vector<CompactionRange> FindCompacted(const SequenceCompaction& sequence, bool all) const;
   // Their storage with `ratio` times fewer bytes than now, each unit by itself.
   RangeStorage ChooseFurther(const SequenceCompaction& sequence, const CompactionRange& range,
                              double ratio) const;

@@ -143,6 +143,11 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
 }
 
 void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
+  PostDue(sequence, urgent);
+  PostEvictions(sequence);
+}
+
+void Compactor::PostDue(SequenceCompaction* sequence, bool urgent) {
   const std::vector<CompactionRange> ranges = allotter_.FindRanges(*sequence);
   std::vector<CompactionRange> due;
   for (const CompactionRange& range : ranges) {
@@ -158,7 +163,8 @@ void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
     return a.num > b.num;
   });
   for (const CompactionRange& range : due) {
-    if (!Post(sequence, allotter_.ChooseStorage(*sequence, allotment, range), range)) return;
+    const RangeStorage storage = allotter_.ChooseStorage(*sequence, allotment, range);
+    if (!Post(sequence, sequence->policy_, storage, range)) return;
     sequence->next_unit_ = (range.unit + 1) % cache_->layout().num_units();
   }
 }
@@ -169,16 +175,32 @@ bool Compactor::CanPost(const SequenceCompaction& sequence, const CompactionRang
 }
 
 void Compactor::PostFurther(SequenceCompaction* sequence) {
-  for (const CompactionRange& range : allotter_.FindCompacted(*sequence)) {
+  for (const CompactionRange& range : allotter_.FindCompacted(*sequence, /*all=*/false)) {
     SequenceCompaction::Unit& unit = sequence->units_[range.unit];
     if (unit.merged_further || !CanPost(*sequence, range)) continue;
-    if (!Post(sequence, allotter_.ChooseFurther(*sequence, range, kUrgentRatio), range)) return;
+    const RangeStorage storage = allotter_.ChooseFurther(*sequence, range, kUrgentRatio);
+    if (!Post(sequence, sequence->policy_, storage, range)) return;
     unit.merged_further = true;
   }
 }
 
-bool Compactor::Post(SequenceCompaction* sequence, const RangeStorage& storage,
-                     const CompactionRange& range) {
+void Compactor::PostEvictions(SequenceCompaction* sequence) {
+  const auto is_full = [this](int32_t unit) {
+    return cache_->pool(unit).fill() >= options_.hard_limit;
+  };
+  bool any = false;
+  for (int32_t unit = 0; unit < cache_->layout().num_units(); ++unit) any = any || is_full(unit);
+  if (!any) return;
+  for (const CompactionRange& range : allotter_.FindCompacted(*sequence, /*all=*/true)) {
+    if (!is_full(range.unit) || !CanPost(*sequence, range)) continue;
+    const RangeStorage storage =
+        allotter_.ChooseFurther(*sequence, range, 1.0 / (1.0 - options_.drop_share));
+    if (!Post(sequence, policies_.at("lru").get(), storage, range)) return;
+  }
+}
+
+bool Compactor::Post(SequenceCompaction* sequence, const Policy* policy,
+                     const RangeStorage& storage, const CompactionRange& range) {
   if (mailbox_->free_places() == 0) return false;
   const auto num_blocks = static_cast<int32_t>(
       std::min<int64_t>(std::min(range.num, kMaxRangeBlocks),
@@ -196,7 +218,7 @@ bool Compactor::Post(SequenceCompaction* sequence, const RangeStorage& storage,
   CompactionJob job = MakeJob(sequence, range, num_blocks);
   job.ticket = stage->ticket;
   job.destinations = std::move(stage->blocks);
-  job.policy = storage.merges ? sequence->policy_ : policies_.at("none").get();
+  job.policy = storage.merges ? policy : policies_.at("none").get();
   job.params.formats = {storage.cost};
   job.params.target_bytes = part * storage.entries * storage.cost.plain_bytes;
   job.params.shared_cosine = static_cast<float>(storage.cosine);

@@ -71,10 +71,13 @@ class Compactor {
   void SettleResult(SequenceCompaction* sequence, CompactionResult result);
   void Record(const CompactionResult& result, bool dropped);
   void PostJobs(SequenceCompaction* sequence, bool urgent);
+  void PostDue(SequenceCompaction* sequence, bool urgent);
   // False if nothing can be posted any more in this turn.
-  bool Post(SequenceCompaction* sequence, const RangeStorage& storage,
+  bool Post(SequenceCompaction* sequence, const Policy* policy, const RangeStorage& storage,
             const CompactionRange& range);
   void PostFurther(SequenceCompaction* sequence);
+  // Of units whose pool is nearly at its cap.
+  void PostEvictions(SequenceCompaction* sequence);
   bool CanPost(const SequenceCompaction& sequence, const CompactionRange& range) const;
   CompactionJob MakeJob(SequenceCompaction* sequence, const CompactionRange& range,
                         int32_t num_blocks) const;

@@ -85,6 +85,20 @@ int32_t FoldLeastImportant(std::span<const int32_t> candidates, int32_t target, 
   return num_folded;
 }
 
+int32_t FoldInOrder(std::span<const int32_t> order, int32_t target, int32_t fold_window,
+                    const UnitKeys& keys, MergeBuilder* merges) {
+  Neighbours neighbours(*merges);
+  int32_t num_folded = 0;
+  for (const int32_t entry : order) {
+    if (merges->num_left() <= target) break;
+    const int32_t into = FindBest(entry, fold_window / 2, keys, *merges, neighbours);
+    if (into < 0 || !merges->TryFold(entry, into)) continue;
+    neighbours.Remove(entry);
+    ++num_folded;
+  }
+  return num_folded;
+}
+
 std::vector<int32_t> LeastImportant(std::span<const int32_t> candidates, int32_t number,
                                     const MergeBuilder& merges) {
   CandidateHeap heap = MakeHeap(candidates, merges);

@@ -21,6 +21,11 @@ namespace condense {
 int32_t FoldLeastImportant(std::span<const int32_t> candidates, int32_t target, int32_t quota,
                            int32_t fold_window, const UnitKeys& keys, MergeBuilder* merges);
 
+// The same in a fixed order, without rescoring: each of `order` that is left folds into its most
+// similar neighbour, if one can take it. Returns how many were folded.
+int32_t FoldInOrder(std::span<const int32_t> order, int32_t target, int32_t fold_window,
+                    const UnitKeys& keys, MergeBuilder* merges);
+
 // The `number` least of the candidates that are left, ascending by entry.
 std::vector<int32_t> LeastImportant(std::span<const int32_t> candidates, int32_t number,
                                     const MergeBuilder& merges);

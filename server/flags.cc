@@ -54,7 +54,7 @@ ABSL_FLAG(std::string, preset, condense::kDefaultPreset,
           "How far the cache of requests that do not say is compacted: off, lossless, light, "
           "balanced or aggressive.");
 ABSL_FLAG(std::string, policy, "",
-          "How entries are merged: none, balanced, similarity, similarity_average, attention, "
+          "How entries are merged: none, balanced, similarity, similarity_average, attention, lru, "
           "window or random. Empty: as the preset says.");
 ABSL_FLAG(double, ratio, 0, "Bytes of a 16-bit cache by bytes to hold. 0: as the preset says.");
 ABSL_FLAG(bool, compaction, true,

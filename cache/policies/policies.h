@@ -17,6 +17,7 @@ std::unique_ptr<const Policy> MakeRandomPolicy();
 std::unique_ptr<const Policy> MakeSimilarityPolicy(GroupKind kind);
 std::unique_ptr<const Policy> MakeAttentionPolicy();
 std::unique_ptr<const Policy> MakeBalancedPolicy();
+std::unique_ptr<const Policy> MakeLruPolicy();
 
 }  // namespace condense
 

@@ -19,6 +19,8 @@ constexpr PolicyInfo kPolicies[] = {
      [] { return MakeSimilarityPolicy(GroupKind::kAverage); }},
     {"attention", "fold the least attended; loses facts that nobody has asked for yet",
      MakeAttentionPolicy},
+    {"lru", "fold or drop what drew no attention for longest; what a pool at its cap does",
+     MakeLruPolicy},
     {"window", "sinks and the newest entries only: a floor for evaluation", MakeWindowPolicy},
     {"random", "drop entries at random: a floor for evaluation", MakeRandomPolicy},
 };

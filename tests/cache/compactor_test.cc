@@ -23,7 +23,7 @@ constexpr int32_t kB = 32;
 class CompactorTest : public testing::Test {
  protected:
   void Make(CompactorOptions options = {}, int64_t staging_slabs = 2, int32_t mailbox_jobs = 8,
-            std::vector<int32_t> windows = {}) {
+            std::vector<int32_t> windows = {}, int64_t pool_cap_bytes = 0) {
     const KvLayout layout{.num_layers = 2,
                           .num_kv_heads = 1,
                           .block = {.head_dim = 64, .block_tokens = kB},
@@ -32,7 +32,8 @@ class CompactorTest : public testing::Test {
     options.centred_layers.assign(2, true);
     cache_ = KvCache::Make(&backend_, layout,
                            {.arena_bytes = 80 * layout.slab_bytes(),
-                            .staging_bytes = staging_slabs * layout.slab_bytes()})
+                            .staging_bytes = staging_slabs * layout.slab_bytes(),
+                            .pool = {.cap_bytes = pool_cap_bytes}})
                  .value();
     mailbox_ = std::make_unique<CompactionMailbox>(mailbox_jobs);
     compactor_ = std::make_unique<Compactor>(cache_.get(), mailbox_.get(), std::move(options));
@@ -424,6 +425,29 @@ TEST_F(CompactorTest, WhatIsCompactedMergesFurtherOnceWhenMemoryRunsOut) {
   EXPECT_LT(cache_->Held(*kv_).bytes, bytes);
   Turn(/*urgent=*/true);
   EXPECT_TRUE(Work(0.5).empty());
+}
+
+TEST_F(CompactorTest, APoolNearItsCapEvictsWhatWasAttendedLongestAgo) {
+  Make({}, 8, 8, {}, 140 * KvBlockBytes(KvFormat::kK16V16, {64, kB}));
+  Start(Balanced(), 512);
+  std::vector<CompactionJob> evictions;
+  for (int i = 0; i < 400 && evictions.empty(); ++i) {
+    if (i % 2 == 0) Append(cache_->pool(0).fill() < 0.7 ? 512 : 64);
+    Turn();
+    for (CompactionJob& job : Work(1.0)) {  // nothing merges, so it fills up
+      if (job.policy->name() != "lru") continue;
+      EXPECT_GE(cache_->pool(0).fill(), 0.9);
+      evictions.push_back(std::move(job));
+    }
+  }
+  ASSERT_EQ(evictions.size(), 2u);
+  const CompactionJob& job = evictions[0];
+  EXPECT_EQ(job.first_block, 1);
+  EXPECT_EQ(job.front[job.first_block].block.format, KvFormat::kK4V4);
+  EXPECT_EQ(job.destinations[0].format, KvFormat::kK4V4);
+  const auto bytes = static_cast<double>(
+      job.num_blocks * KvBlockBytes(KvFormat::kK4V4, {64, kB}, job.front[1].block.flags));
+  EXPECT_NEAR(job.params.target_bytes / bytes, 0.9, 0.01);
 }
 
 TEST_F(CompactorTest, QueriesAreThoseOfTheirPositionsAndHeldOutOnesAreApart) {

@@ -171,6 +171,8 @@ TEST_P(PolicyConformanceTest, PlansAreSoundForStrangeParameters) {
       [](PolicyParams* p) { p->max_members = 1; },
       [](PolicyParams* p) { p->cosine = p->balanced_cosine = -1.0f; },
       [](PolicyParams* p) { p->cosine = p->balanced_cosine = 1.0f; },
+      [](PolicyParams* p) { p->shared_cosine = 0.9f; },
+      [](PolicyParams* p) { p->shared_cosine = 5.0f; },
       [](PolicyParams* p) { p->fold_window = 0; },
       [](PolicyParams* p) { p->drop_share = 0.0; },
       [](PolicyParams* p) { p->drop_share = 5.0; },

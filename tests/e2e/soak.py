@@ -34,7 +34,7 @@ LONGEST_PROMPT = 2000  # tokens
 # Every vocabulary has more; the first few are special.
 SOME_TOKEN_IDS = range(3, 250)
 PRESETS = ["off", "lossless", "light", "balanced", "aggressive"]
-POLICIES = ["none", "balanced", "similarity", "similarity_average", "attention", "window", "random"]
+POLICIES = ["none", "balanced", "similarity", "similarity_average", "attention", "lru", "window", "random"]
 RATIOS = (1.0, 16.0)
 
 

@@ -16,7 +16,8 @@ TEST(RegistryTest, NamesAreUniqueAndFitForLabels) {
     EXPECT_EQ(info.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"), std::string_view::npos);
     EXPECT_FALSE(info.summary.empty());
   }
-  for (const char* name : {"none", "window", "random", "similarity", "attention", "balanced"}) {
+  for (const char* name :
+       {"none", "window", "random", "similarity", "attention", "balanced", "lru"}) {
     EXPECT_EQ(names.count(name), 1u) << name;
   }
 }
