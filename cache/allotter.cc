@@ -29,6 +29,9 @@ FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
   return {ToStorage(format), bytes(kKvRun), bytes(kMerged)};
 }
 
+// Of units that find facts again: keys that tell entries apart.
+KvFormat RecallFormat(KvFormat format) { return KvKeyBits(format) < 6 ? KvFormat::kK6V4 : format; }
+
 std::vector<bool> RecallingUnits(const std::vector<float>& recall, int32_t num_units) {
   std::vector<bool> recalls(num_units, false);
   if (recall.empty()) return recalls;
@@ -145,11 +148,14 @@ double Allotter::TargetBytes(const SequenceCompaction& sequence,
                   num_units * (whole_blocks / ratio - tail_blocks) - before / block_bytes);
 }
 
+bool Allotter::KeepsAll(const SequenceCompaction& sequence, int32_t unit) const {
+  return recalls_[unit] && sequence.policy_->merges_alike();
+}
+
 BudgetItem Allotter::Item(const SequenceCompaction& sequence, const CompactionRange& range) const {
-  const bool keeps_all = recalls_[range.unit] && sequence.policy_->merges_alike();
   return {.unit = range.unit,
           .num_entries = range.num * cache_->layout().block.block_tokens,
-          .distance_share = keeps_all ? 0.0 : sequence.units_[range.unit].distance_share};
+          .distance_share = sequence.units_[range.unit].distance_share};
 }
 
 Allotment Allotter::Allot(const SequenceCompaction& sequence,
@@ -158,49 +164,59 @@ Allotment Allotter::Allot(const SequenceCompaction& sequence,
   const KvBlockShape& shape = cache_->layout().block;
   const double target = TargetBytes(sequence, ranges, ratio);
   std::vector<BudgetItem> items;
-  double entries = 0.0;
+  double entries = 0.0, kept_entries = 0.0;  // of `items`, and of units that keep all
   for (const CompactionRange& range : ranges) {
-    items.push_back(Item(sequence, range));
-    entries += items.back().num_entries;
+    const BudgetItem item = Item(sequence, range);
+    const bool keeps_all = KeepsAll(sequence, range.unit);
+    (keeps_all ? kept_entries : entries) += item.num_entries;
+    if (!keeps_all) items.push_back(item);
   }
   const double text_factor =
       (sequence.left_entries_ + kCurveWeight) / (sequence.curve_entries_ + kCurveWeight);
   const auto budget_for = [&](KvFormat format) {
     return Budget(&options_->merge_curves, CostOf(format, shape), text_factor);
   };
+  const auto kept_bytes = [&](KvFormat format) {
+    return kept_entries * CostOf(RecallFormat(format), shape).plain_bytes;
+  };
   for (const KvFormat format : compression.formats) {
-    if (entries * CostOf(format, shape).plain_bytes <= target) {
+    if (entries * CostOf(format, shape).plain_bytes + kept_bytes(format) <= target) {
       return {.format = format, .budget = budget_for(format)};
     }
   }
   const KvFormat last = compression.formats.back();
+  const double rest = target - kept_bytes(last);
   Allotment allotment{.format = last, .budget = budget_for(last)};
   allotment.merges = MayMerge(sequence);
-  allotment.cosine = allotment.budget.FindCosine(items, target, compression.cosine);
-  allotment.share = std::min(1.0, target / (entries * CostOf(last, shape).merged_bytes));
+  allotment.cosine = allotment.budget.FindCosine(items, rest, compression.cosine);
+  allotment.share =
+      std::clamp(rest / (std::max(entries, 1.0) * CostOf(last, shape).merged_bytes), 0.0, 1.0);
   return allotment;
 }
 
 RangeStorage Allotter::ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
                                      const CompactionRange& range) const {
   const int32_t layer = range.unit / cache_->layout().num_kv_heads;
-  const bool centred = sequence.compression_.centred && options_->centred_layers[layer] &&
-                       KvKeyBits(allotment.format) < 16;
-  const KvBlockFlags mean = centred ? kKvCentred : 0;
-  const BudgetItem item = Item(sequence, range);
+  const bool keeps_all = KeepsAll(sequence, range.unit);
   const bool alike = sequence.policy_->merges_alike();
-  RangeStorage storage{.format = allotment.format};
-  storage.merges = allotment.merges && (!alike || allotment.budget.Merges(item, allotment.cosine));
-  storage.entries = item.num_entries;
-  storage.flags = mean | (storage.merges ? kMerged : kKvRun);
-  storage.cost = CostOf(allotment.format, cache_->layout().block);
+  const BudgetItem item = Item(sequence, range);
+  RangeStorage storage{.format = allotment.format,
+                       .entries = static_cast<double>(item.num_entries)};
+  if (keeps_all) storage.format = RecallFormat(allotment.format);
+  storage.merges =
+      allotment.merges && !keeps_all && (!alike || allotment.budget.Merges(item, allotment.cosine));
+  // Wider keys gain nothing from it.
+  const bool centred = sequence.compression_.centred && options_->centred_layers[layer] &&
+                       KvKeyBits(storage.format) <= 4;
+  storage.flags = (centred ? kKvCentred : 0) | (storage.merges ? kMerged : kKvRun);
+  storage.cost = CostOf(storage.format, cache_->layout().block);
   // Which of the two applies is decided: the blocks are of one kind.
   if (storage.merges) {
     storage.cost.plain_bytes = storage.cost.merged_bytes;
   } else {
     storage.cost.merged_bytes = storage.cost.plain_bytes;
+    return storage;
   }
-  if (!storage.merges) return storage;
   if (alike) {
     storage.cosine = Budget::UnitCosine(item, allotment.cosine);
     storage.entries = allotment.budget.Entries(item, allotment.cosine);

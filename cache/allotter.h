@@ -67,12 +67,14 @@ class Allotter {
   CompactionRange FindRange(const SequenceCompaction& sequence, int32_t unit) const;
   double TargetBytes(const SequenceCompaction& sequence, const std::vector<CompactionRange>& ranges,
                      double ratio) const;
+  // A unit that finds facts again, under a policy that merges what is alike.
+  bool KeepsAll(const SequenceCompaction& sequence, int32_t unit) const;
   bool MayMerge(const SequenceCompaction& sequence) const;
   BudgetItem Item(const SequenceCompaction& sequence, const CompactionRange& range) const;
 
   const KvCache* const cache_;
   const CompactorOptions* const options_;
-  const std::vector<bool> recalls_;  // [L * G] units whose entries never merge for being alike
+  const std::vector<bool> recalls_;  // [L * G] units that find facts again
 };
 
 }  // namespace condense

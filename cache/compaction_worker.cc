@@ -10,7 +10,10 @@
 namespace condense {
 namespace {
 
-constexpr int kLowestPriority = 19;
+// Beside a thread of the pool on the same core it gets 0.39 of it; 2,000 prompt tokens a second of
+// SmolLM2-135M take 0.33. At 19 the cache stays wide for minutes: 1.6x after 60 tokens of 8
+// sequences of 2,048, against 4.4x at 0; the longest steps are about as long with either.
+constexpr int kYieldingNice = 2;
 
 }  // namespace
 
@@ -28,7 +31,10 @@ CompactionWorker::~CompactionWorker() {
 void CompactionWorker::Loop(bool yields) {
   pthread_setname_np(pthread_self(), "compaction");
   // On Linux a priority is a thread's. A machine that refuses costs speed, nothing else.
-  if (yields) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
+  if (yields) {
+    const auto self = static_cast<id_t>(gettid());
+    setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + kYieldingNice);
+  }
   while (const std::optional<CompactionJob> job = mailbox_->Take()) {
     mailbox_->Return(runner_.Run(*job));
   }

@@ -17,8 +17,8 @@ namespace condense {
 // mailbox, lets the job in hand come to its end and joins; results remain to be collected.
 class CompactionWorker {
  public:
-  // `yields`: the thread gives way to all others (lowest priority), for machines whose cores are
-  // all taken by the backend's pool.
+  // `yields`: the thread stands a little behind all others (a nicer priority), for machines whose
+  // cores are all taken by the backend's pool.
   CompactionWorker(Backend* backend, CompactionModel model, CompactionMailbox* mailbox,
                    bool yields);
   ~CompactionWorker();

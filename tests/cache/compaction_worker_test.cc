@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -161,7 +162,7 @@ std::multimap<std::string, int> Niceness() {
   return threads;
 }
 
-TEST(CompactionWorkerTest, GivesWayToOtherThreadsIfAskedTo) {
+TEST(CompactionWorkerTest, StandsALittleBehindOtherThreadsIfAskedTo) {
   const std::unique_ptr<Backend> backend = MakeCpu();
   CompactionUnit unit(backend.get(), {.num_entries = 64});
   const auto policy = *MakePolicy("none");
@@ -175,7 +176,7 @@ TEST(CompactionWorkerTest, GivesWayToOtherThreadsIfAskedTo) {
     ASSERT_TRUE(mailbox.WaitForResult(kLong));
     const std::multimap<std::string, int> threads = Niceness();
     ASSERT_EQ(threads.count("compaction"), 1u);
-    EXPECT_EQ(threads.find("compaction")->second, yields ? 19 : usual);
+    EXPECT_EQ(threads.find("compaction")->second, yields ? std::min(usual + 2, 19) : usual);
     for (const auto& [name, niceness] : threads) {
       EXPECT_TRUE(name == "compaction" || niceness == usual) << name;
     }

@@ -250,7 +250,8 @@ TEST_F(CompactorTest, UnitsThatFindFactsAgainDoNotMergeAndOthersMakeUpForThem) {
   ASSERT_EQ(jobs.size(), 2u);
   if (jobs[0].layer == 1) std::swap(jobs[0], jobs[1]);
   EXPECT_EQ(jobs[0].policy->name(), "none");
-  EXPECT_EQ(jobs[0].destinations[0].flags, kKvRun | kKvCentred);
+  EXPECT_EQ(jobs[0].destinations[0].format, KvFormat::kK6V4);
+  EXPECT_EQ(jobs[0].destinations[0].flags, kKvRun);
   // Above the limit too, but a quarter of the units at most is spared.
   EXPECT_EQ(jobs[1].policy->name(), "balanced");
   const float cosine = jobs[1].params.shared_cosine;
