@@ -253,7 +253,7 @@ def test_compression_is_changed_and_told():
         def change(**fields):
             return admin.SetCompression(admin_pb2.SetCompressionRequest(**fields), timeout=10).state
 
-        assert (get().preset, get().mode, get().ratio) == ("balanced", "compacting", 4.45)
+        assert (get().preset, get().mode, get().ratio) == ("balanced", "compacting", 4.35)
         assert change(compression=common_pb2.Compression(preset="light")).preset == "light"
         assert change(paused=True).mode == "holding"
         request = inference_pb2.GenerateRequest(text="hello")
