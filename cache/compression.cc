@@ -26,7 +26,7 @@ constexpr Preset kPresets[] = {
     {"lossless", "none", 1.9, 0.05, 0.05},
     {"light", "none", 2.8, 0.20, 0.05},
     {"balanced", "balanced", 4.35, 0.35, 0.10, 0.93f},
-    {"aggressive", "balanced", 8.0, 0.50, 0.20, 0.88f},
+    {"aggressive", "balanced", 8.0, 0.50, 0.20, 0.86f},
 };
 
 // Up to which ratio a format is the choice. Without merging it must reach the ratio by itself, in a
