@@ -11,7 +11,7 @@ namespace condense {
 namespace {
 
 constexpr double kWidth = 560, kPlotHeight = 250;
-constexpr double kLeft = 62, kRight = 16, kTop = 34, kBelowPlot = 46;
+constexpr double kLeft = 74, kRight = 16, kTop = 34, kBelowPlot = 46;
 constexpr double kLegendRow = 18, kLetter = 6.6;  // pixels; widths of texts are estimated
 constexpr const char* kColors[] = {"#2f7ed8", "#d9632f", "#2a9d68", "#a95bd0",
                                    "#c48a06", "#d6457f", "#1592a8", "#7a6ff0"};
