@@ -32,14 +32,17 @@ FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
 // Of units that find facts again: keys that tell entries apart.
 KvFormat RecallFormat(KvFormat format) { return KvKeyBits(format) < 6 ? KvFormat::kK6V4 : format; }
 
-std::vector<bool> RecallingUnits(const std::vector<float>& recall, int32_t num_units) {
-  std::vector<bool> recalls(num_units, false);
-  if (recall.empty()) return recalls;
-  std::vector<float> descending = recall;
+std::vector<bool> RecallingUnits(const std::vector<float>& recall, const KvLayout& layout) {
+  std::vector<bool> recalls(layout.num_units(), false);
+  std::vector<float> descending;  // of units that are compacted at all
+  for (int32_t unit = 0; !recall.empty() && unit < layout.num_units(); ++unit) {
+    if (layout.window(unit / layout.num_kv_heads) == 0) descending.push_back(recall[unit]);
+  }
+  if (descending.empty()) return recalls;
   std::sort(descending.begin(), descending.end(), std::greater<>());
-  const auto most = static_cast<size_t>(std::ceil(kMostRecalling * num_units));
-  const float least = std::max(kRecalls, descending[std::min(most, descending.size()) - 1]);
-  for (int32_t unit = 0; unit < num_units; ++unit) recalls[unit] = recall[unit] >= least;
+  const double most = std::ceil(kMostRecalling * static_cast<double>(descending.size()));
+  const float least = std::max(kRecalls, descending[static_cast<size_t>(most) - 1]);
+  for (int32_t unit = 0; unit < layout.num_units(); ++unit) recalls[unit] = recall[unit] >= least;
   return recalls;
 }
 
@@ -48,7 +51,7 @@ std::vector<bool> RecallingUnits(const std::vector<float>& recall, int32_t num_u
 Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
     : cache_(cache),
       options_(options),
-      recalls_(RecallingUnits(options->recall, cache->layout().num_units())) {}
+      recalls_(RecallingUnits(options->recall, cache->layout())) {}
 
 // Blocks that hold 16-bit entries, from behind the sinks' block on, as far as the window lets them
 // go.
