@@ -19,14 +19,15 @@ bool IsPlain(const KvBlockRef& block) {
   return block.format == KvFormat::kK16V16 && block.flags == 0;
 }
 
-StorageFormat ToStorage(KvFormat format) { return {KvKeyBits(format), KvValueBits(format)}; }
-
 // Of an entry, as blocks hold it.
+double EntryBytes(KvFormat format, const KvBlockShape& shape, KvBlockFlags flags) {
+  return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
+}
+
 FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
-  const auto bytes = [&](KvBlockFlags flags) {
-    return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
-  };
-  return {ToStorage(format), bytes(kKvRun), bytes(kMerged)};
+  return {.format = {KvKeyBits(format), KvValueBits(format)},
+          .plain_bytes = EntryBytes(format, shape, kKvRun),
+          .merged_bytes = EntryBytes(format, shape, kMerged)};
 }
 
 // Of units that find facts again: keys that tell entries apart.
@@ -36,7 +37,7 @@ std::vector<bool> RecallingUnits(const std::vector<float>& recall, const KvLayou
   std::vector<bool> recalls(layout.num_units(), false);
   std::vector<float> descending;  // of units that are compacted at all
   for (int32_t unit = 0; !recall.empty() && unit < layout.num_units(); ++unit) {
-    if (layout.window(unit / layout.num_kv_heads) == 0) descending.push_back(recall[unit]);
+    if (layout.window_of_unit(unit) == 0) descending.push_back(recall[unit]);
   }
   if (descending.empty()) return recalls;
   std::sort(descending.begin(), descending.end(), std::greater<>());
@@ -51,6 +52,8 @@ std::vector<bool> RecallingUnits(const std::vector<float>& recall, const KvLayou
 Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
     : cache_(cache),
       options_(options),
+      first_block_((options->num_sinks + cache->layout().block.block_tokens - 1) /
+                   cache->layout().block.block_tokens),
       recalls_(RecallingUnits(options->recall, cache->layout())) {}
 
 // Blocks that hold 16-bit entries, from behind the sinks' block on, as far as the window lets them
@@ -58,14 +61,12 @@ Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
 CompactionRange Allotter::FindRange(const SequenceCompaction& sequence, int32_t unit) const {
   const BlockTable& table = sequence.kv_->tables[unit];
   const int32_t block_tokens = cache_->layout().block.block_tokens;
-  const bool protects = sequence.compression_.protects;
-  CompactionRange range{.unit = unit};
-  range.first = (options_->num_sinks + block_tokens - 1) / block_tokens;
-  const int32_t first_after_sinks = range.first;
+  const bool keeps_window = sequence.compression_.keeps_window;
+  CompactionRange range{.unit = unit, .first = first_block_};
   while (range.first < table.num_sealed() && !IsPlain(table.blocks()[range.first])) ++range.first;
-  range.plain_front = range.first == first_after_sinks;
+  range.plain_front = range.first == first_block_;
   const int64_t end =
-      sequence.kv_->committed_tokens - (protects ? options_->window_tokens : int64_t{0});
+      sequence.kv_->committed_tokens - (keeps_window ? options_->window_tokens : int64_t{0});
   int32_t last = range.first;
   while (last < table.num_sealed() && IsPlain(table.blocks()[last]) &&
          table.first_position(last) + block_tokens <= end) {
@@ -81,7 +82,7 @@ std::vector<CompactionRange> Allotter::FindRanges(const SequenceCompaction& sequ
   std::vector<CompactionRange> ranges;
   for (int32_t i = 0; i < num_units; ++i) {
     const int32_t unit = (sequence.next_unit_ + i) % num_units;
-    if (layout.window(unit / layout.num_kv_heads) > 0) continue;
+    if (layout.window_of_unit(unit) > 0) continue;
     ranges.push_back(FindRange(sequence, unit));
   }
   return ranges;
@@ -90,14 +91,12 @@ std::vector<CompactionRange> Allotter::FindRanges(const SequenceCompaction& sequ
 std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& sequence,
                                                      bool all) const {
   const KvLayout& layout = cache_->layout();
-  const int32_t block_tokens = layout.block.block_tokens;
   std::vector<CompactionRange> ranges;
   if (!MayMerge(sequence)) return ranges;
   for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
-    if (layout.window(unit / layout.num_kv_heads) > 0 || (recalls_[unit] && !all)) continue;
+    if (layout.window_of_unit(unit) > 0 || (recalls_[unit] && !all)) continue;
     const BlockTable& table = sequence.kv_->tables[unit];
-    CompactionRange range{.unit = unit, .plain_front = false};
-    range.first = (options_->num_sinks + block_tokens - 1) / block_tokens;
+    CompactionRange range{.unit = unit, .first = first_block_, .plain_front = false};
     const auto is_alike = [&](const KvBlockRef& block) {
       return !IsPlain(block) && block.format == table.blocks()[range.first].format;
     };
@@ -111,16 +110,14 @@ std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& s
 }
 
 RangeStorage Allotter::ChooseFurther(const SequenceCompaction& sequence,
-                                     const CompactionRange& range, double ratio) const {
+                                     const CompactionRange& range, double share) const {
   const auto blocks = sequence.kv_->tables[range.unit].blocks().subspan(range.first, range.num);
-  RangeStorage storage{.format = blocks.front().format, .merges = true};
-  storage.flags = kMerged | (blocks.front().flags & kKvCentred);
-  storage.cost = CostOf(storage.format, cache_->layout().block);
-  storage.cost.plain_bytes = storage.cost.merged_bytes;
   double bytes = 0.0;
   for (const KvBlockRef& block : blocks) bytes += static_cast<double>(cache_->BlockBytes(block));
-  storage.entries = bytes / ratio / storage.cost.merged_bytes;
-  return storage;
+  return {.format = blocks.front().format,
+          .flags = static_cast<KvBlockFlags>(kMerged | (blocks.front().flags & kKvCentred)),
+          .merges = true,
+          .target_bytes = std::max(1.0, share * bytes)};  // 0 would be no target
 }
 
 bool Allotter::MayMerge(const SequenceCompaction& sequence) const {
@@ -141,7 +138,7 @@ double Allotter::TargetBytes(const SequenceCompaction& sequence,
       before += static_cast<double>(cache_->BlockBytes(block));
     }
   }
-  const double window = sequence.compression_.protects ? options_->window_tokens : 0.0;
+  const double window = sequence.compression_.keeps_window ? options_->window_tokens : 0.0;
   const double tail_blocks = window / shape.block_tokens + options_->min_blocks + 1.0;
   const double whole_blocks =
       static_cast<double>(sequence.kv_->committed_tokens) / shape.block_tokens;
@@ -199,34 +196,26 @@ Allotment Allotter::Allot(const SequenceCompaction& sequence,
 
 RangeStorage Allotter::ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
                                      const CompactionRange& range) const {
-  const int32_t layer = range.unit / cache_->layout().num_kv_heads;
+  const KvLayout& layout = cache_->layout();
   const bool keeps_all = KeepsAll(sequence, range.unit);
   const bool alike = sequence.policy_->merges_alike();
   const BudgetItem item = Item(sequence, range);
-  RangeStorage storage{.format = allotment.format,
-                       .entries = static_cast<double>(item.num_entries)};
-  if (keeps_all) storage.format = RecallFormat(allotment.format);
+  RangeStorage storage{.format = keeps_all ? RecallFormat(allotment.format) : allotment.format};
   storage.merges =
       allotment.merges && !keeps_all && (!alike || allotment.budget.Merges(item, allotment.cosine));
   // Wider keys gain nothing from it.
-  const bool centred = sequence.compression_.centred && options_->centred_layers[layer] &&
-                       KvKeyBits(storage.format) <= 4;
+  const bool centred = sequence.compression_.centred && KvKeyBits(storage.format) <= 4 &&
+                       options_->centred_layers[range.unit / layout.num_kv_heads];
   storage.flags = (centred ? kKvCentred : 0) | (storage.merges ? kMerged : kKvRun);
-  storage.cost = CostOf(storage.format, cache_->layout().block);
-  // Which of the two applies is decided: the blocks are of one kind.
-  if (storage.merges) {
-    storage.cost.plain_bytes = storage.cost.merged_bytes;
-  } else {
-    storage.cost.merged_bytes = storage.cost.plain_bytes;
-    return storage;
-  }
-  if (alike) {
+  double entries = item.num_entries;
+  if (storage.merges && alike) {
     storage.cosine = Budget::UnitCosine(item, allotment.cosine);
-    storage.entries = allotment.budget.Entries(item, allotment.cosine);
+    entries = allotment.budget.Entries(item, allotment.cosine);
     storage.curve_entries = allotment.budget.CurveEntries(item, allotment.cosine);
-  } else {
-    storage.entries *= 1.0 - (1.0 - allotment.share) * item.distance_share;
+  } else if (storage.merges) {
+    entries *= 1.0 - (1.0 - allotment.share) * item.distance_share;
   }
+  storage.target_bytes = entries * EntryBytes(storage.format, layout.block, storage.flags);
   return storage;
 }
 

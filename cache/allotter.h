@@ -36,10 +36,9 @@ struct RangeStorage {
   KvFormat format = KvFormat::kK16V16;
   KvBlockFlags flags = 0;
   bool merges = false;
-  double entries = 0.0;        // that should be left
-  double curve_entries = 0.0;  // the same, by the curves alone
+  double target_bytes = 0.0;
+  double curve_entries = 0.0;  // that should be left, by the curves alone; 0: none were asked
   double cosine = 0.0;         // 0: the policy finds its own way to the target
-  FormatCost cost;
 };
 
 // Reads the tables, changes nothing. Threads: the engine thread's.
@@ -59,9 +58,9 @@ class Allotter {
   // What is compacted already; units that find facts again only if `all`. Empty for sequences that
   // must not lose entries.
   std::vector<CompactionRange> FindCompacted(const SequenceCompaction& sequence, bool all) const;
-  // Their storage with `ratio` times fewer bytes than now, each unit by itself.
+  // Their storage with `share` of their bytes, each unit by itself.
   RangeStorage ChooseFurther(const SequenceCompaction& sequence, const CompactionRange& range,
-                             double ratio) const;
+                             double share) const;
 
  private:
   CompactionRange FindRange(const SequenceCompaction& sequence, int32_t unit) const;
@@ -74,6 +73,7 @@ class Allotter {
 
   const KvCache* const cache_;
   const CompactorOptions* const options_;
+  const int32_t first_block_;        // behind the sinks
   const std::vector<bool> recalls_;  // [L * G] units that find facts again
 };
 

@@ -178,7 +178,7 @@ void Compactor::PostFurther(SequenceCompaction* sequence) {
   for (const CompactionRange& range : allotter_.FindCompacted(*sequence, /*all=*/false)) {
     SequenceCompaction::Unit& unit = sequence->units_[range.unit];
     if (unit.merged_further || !CanPost(*sequence, range)) continue;
-    const RangeStorage storage = allotter_.ChooseFurther(*sequence, range, kUrgentRatio);
+    const RangeStorage storage = allotter_.ChooseFurther(*sequence, range, 1.0 / kUrgentRatio);
     if (!Post(sequence, sequence->policy_, storage, range)) return;
     unit.merged_further = true;
   }
@@ -194,7 +194,7 @@ void Compactor::PostEvictions(SequenceCompaction* sequence) {
   for (const CompactionRange& range : allotter_.FindCompacted(*sequence, /*all=*/true)) {
     if (!is_full(range.unit) || !CanPost(*sequence, range)) continue;
     const RangeStorage storage =
-        allotter_.ChooseFurther(*sequence, range, 1.0 / (1.0 - options_.drop_share));
+        allotter_.ChooseFurther(*sequence, range, 1.0 - options_.drop_share);
     if (!Post(sequence, policies_.at("lru").get(), storage, range)) return;
   }
 }
@@ -219,8 +219,13 @@ bool Compactor::Post(SequenceCompaction* sequence, const Policy* policy,
   job.ticket = stage->ticket;
   job.destinations = std::move(stage->blocks);
   job.policy = storage.merges ? policy : policies_.at("none").get();
-  job.params.formats = {storage.cost};
-  job.params.target_bytes = part * storage.entries * storage.cost.plain_bytes;
+  // Whether entries have side arrays is decided: the blocks are of one kind.
+  const KvBlockShape& shape = cache_->layout().block;
+  const double entry_bytes =
+      static_cast<double>(KvBlockBytes(storage.format, shape, storage.flags)) / shape.block_tokens;
+  job.params.formats = {
+      {{KvKeyBits(storage.format), KvValueBits(storage.format)}, entry_bytes, entry_bytes}};
+  job.params.target_bytes = part * storage.target_bytes;
   job.params.shared_cosine = static_cast<float>(storage.cosine);
   CHECK(mailbox_->TryPost(std::move(job)));
   sequence->units_[range.unit].curve_entries = part * storage.curve_entries;

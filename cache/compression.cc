@@ -17,7 +17,7 @@ struct Preset {
   // visible cost. To be replaced by what evaluation accepts.
   double max_output_error;
   double max_log_mass_error;
-  float cosine = 0.87f;
+  float cosine = 0.87f;  // its policy merges nothing that is less alike, whatever the ratio
 };
 
 // By ascending ratio. The ratios of those that do not merge are what their formats reach.
@@ -58,7 +58,7 @@ void SetFormat(Compression* compression) {
     compression->formats = {range.format};
     // Wider keys gain nothing from it that could be measured, and reading costs more.
     compression->centred = KvKeyBits(range.format) <= 4;
-    compression->protects = merges || KvKeyBits(range.format) < 8;
+    compression->keeps_window = merges || KvKeyBits(range.format) < 8;
     return;
   }
 }

@@ -219,7 +219,7 @@ std::optional<KvStage> KvCache::TryStage(KvSequence* sequence, int32_t unit, int
                                          int32_t num_blocks, KvFormat format, KvBlockFlags flags,
                                          int32_t num_staged) {
   CHECK_EQ(sequence->tickets[unit], 0);
-  CHECK_EQ(layout_.window(unit / layout_.num_kv_heads), 0);
+  CHECK_EQ(layout_.window_of_unit(unit), 0);
   CHECK_LE(first_block + num_blocks, sequence->tables[unit].num_sealed());
   const int64_t block_bytes = KvBlockBytes(format, layout_.block, flags);
   if (StageableBlocks(format, flags) < num_staged) return std::nullopt;
@@ -378,7 +378,7 @@ KvHolding KvCache::Held(const KvSequence& sequence) const {
     const BlockTable& table = sequence.tables[unit];
     int64_t bytes = 0;
     for (const KvBlockRef& block : table.blocks()) bytes += BlockBytes(block);
-    const bool windowed = layout_.window(unit / layout_.num_kv_heads) > 0;
+    const bool windowed = layout_.window_of_unit(unit) > 0;
     held.entries += table.committed_entries();
     held.bytes += bytes;
     held.bytes_16bit += windowed ? bytes : whole_blocks * block_bytes_16bit_;
@@ -393,7 +393,7 @@ int64_t KvCache::WholeBlocks(int64_t tokens) const {
 int64_t KvCache::Bytes16Bit() const {
   int64_t bytes = 0;
   for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
-    const bool windowed = layout_.window(unit / layout_.num_kv_heads) > 0;
+    const bool windowed = layout_.window_of_unit(unit) > 0;
     bytes += windowed ? pools_[unit].used_bytes() : whole_blocks_ * block_bytes_16bit_;
   }
   return bytes;

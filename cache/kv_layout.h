@@ -22,6 +22,7 @@ struct KvLayout {
   int32_t num_units() const { return num_layers * num_kv_heads; }
   int32_t unit(int32_t layer, int32_t kv_head) const { return layer * num_kv_heads + kv_head; }
   int32_t window(int32_t layer) const { return layer_window.empty() ? 0 : layer_window[layer]; }
+  int32_t window_of_unit(int32_t unit) const { return window(unit / num_kv_heads); }
   // Bytes of one token over all units in 16 bits: the denominator of every ratio.
   int64_t bytes_per_token_16bit() const;
   // Bytes of the piece that a head pool takes from the arena: 64 KiB, or 16 blocks of the widest

@@ -16,7 +16,7 @@ constexpr int32_t kMailboxJobs = 32;
 
 absl::StatusOr<UnitCalibration> SetUpModel(Backend* backend, Model* model, KvCache* cache,
                                            const Tokenizer& tokenizer, int32_t step_tokens,
-                                           int32_t max_positions) {
+                                           int32_t cluster_window, int32_t max_positions) {
   std::vector<TokenId> tokens = tokenizer.Encode(CalibrationText(), {});
   int64_t room = std::min<int64_t>({cache->max_sequence_tokens(), max_positions, int64_t{1024}});
   // With the repetition, or too short for one.
@@ -24,7 +24,8 @@ absl::StatusOr<UnitCalibration> SetUpModel(Backend* backend, Model* model, KvCac
                                      : std::min<int64_t>(room, 4 * kRepeatedTokens - 1);
   tokens.resize(std::min<int64_t>(static_cast<int64_t>(tokens.size()), room));
   if (tokens.empty()) return absl::FailedPreconditionError("no tokens to calibrate with");
-  ASSIGN_OR_RETURN(UnitCalibration units, MeasureUnits(backend, model, cache, tokens, step_tokens));
+  ASSIGN_OR_RETURN(UnitCalibration units,
+                   MeasureUnits(backend, model, cache, tokens, step_tokens, cluster_window));
   RETURN_IF_ERROR(model->SetKeyMeans(units.means));
   RETURN_IF_ERROR(model->MakePositionTables(max_positions));
   return units;
@@ -35,8 +36,8 @@ absl::StatusOr<UnitCalibration> SetUpModel(Backend* backend, Model* model, KvCac
 absl::StatusOr<std::unique_ptr<CompactionLine>> CompactionLine::Make(
     Backend* backend, Model* model, KvCache* cache, const Tokenizer& tokenizer,
     const CompactionConfig& config, int32_t step_tokens, int32_t max_positions) {
-  ASSIGN_OR_RETURN(UnitCalibration units,
-                   SetUpModel(backend, model, cache, tokenizer, step_tokens, max_positions));
+  ASSIGN_OR_RETURN(UnitCalibration units, SetUpModel(backend, model, cache, tokenizer, step_tokens,
+                                                     config.cluster_window, max_positions));
   const ModelConfig& c = model->config();
   CompactionModel parts{.arena = cache->arena(),
                         .shape = cache->layout().block,

@@ -99,10 +99,11 @@ void Average(std::span<const float> keys, std::span<float> mean) {
 // One sequence over which everything is measured.
 class Calibration {
  public:
-  Calibration(Backend* backend, Model* model, KvCache* cache)
+  Calibration(Backend* backend, Model* model, KvCache* cache, int32_t cluster_window)
       : backend_(backend),
         model_(model),
         cache_(cache),
+        cluster_window_(cluster_window),
         layout_(cache->layout()),
         kv_(cache->Open()) {
     result_.means.resize(int64_t{layout_.num_units()} * layout_.block.head_dim);
@@ -140,7 +141,7 @@ class Calibration {
   std::vector<int32_t> Units() const {
     std::vector<int32_t> units;
     for (int32_t unit = 0; unit < layout_.num_units(); ++unit) {
-      if (layout_.window(unit / layout_.num_kv_heads) == 0) units.push_back(unit);
+      if (layout_.window_of_unit(unit) == 0) units.push_back(unit);
     }
     return units;
   }
@@ -212,10 +213,8 @@ class Calibration {
         std::span(result_.means).subspan(int64_t{unit} * head_dim, head_dim);
     Average(read.keys, mean);
     KeepStrongestPairs(model_->config().rope_pairing, mean);
-    const Compression defaults;
-    result_.merge_curves.Set(
-        unit, MeasureMergeCurve(read.keys, read.positions, head_dim, defaults.cluster_window,
-                                defaults.max_members));
+    result_.merge_curves.Set(unit, MeasureMergeCurve(read.keys, read.positions, head_dim,
+                                                     cluster_window_, Compression().max_members));
     return absl::OkStatus();
   }
 
@@ -256,6 +255,7 @@ class Calibration {
   Backend* const backend_;
   Model* const model_;
   KvCache* const cache_;
+  const int32_t cluster_window_;
   const KvLayout& layout_;
   const std::unique_ptr<KvSequence> kv_;
   UnitCalibration result_;
@@ -266,8 +266,9 @@ class Calibration {
 std::string_view CalibrationText() { return kText; }
 
 absl::StatusOr<UnitCalibration> MeasureUnits(Backend* backend, Model* model, KvCache* cache,
-                                             std::span<const TokenId> tokens, int32_t step_tokens) {
-  return Calibration(backend, model, cache).Run(tokens, step_tokens);
+                                             std::span<const TokenId> tokens, int32_t step_tokens,
+                                             int32_t cluster_window) {
+  return Calibration(backend, model, cache, cluster_window).Run(tokens, step_tokens);
 }
 
 }  // namespace condense

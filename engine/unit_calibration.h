@@ -29,18 +29,20 @@ inline constexpr int32_t kRepeatedTokens = 64;
 
 // Of units of sliding windows, which are never compacted, all is zero.
 struct UnitCalibration {
-  std::vector<float>
-      means;  // [L, G, D]: keys before RoPE, the first few (attention sinks) left out
+  // [L, G, D]: keys before RoPE, the first few (attention sinks) left out.
+  std::vector<float> means;
   MergeCurves merge_curves;
   // [L * G] While the text repeats itself, the attention on the token that followed where it stands
   // now the first time: mean over queries of the group's largest. 0 where nothing was repeated.
   std::vector<float> recall;
 };
 
-// Runs the tokens through the model. The cache is as empty afterwards as before. Errors: those of
-// the backend; RESOURCE_EXHAUSTED if the tokens do not fit into the cache.
+// Runs the tokens through the model. `cluster_window`: that of the merges to come, in tokens. The
+// cache is as empty afterwards as before. Errors: those of the backend; RESOURCE_EXHAUSTED if the
+// tokens do not fit into the cache.
 absl::StatusOr<UnitCalibration> MeasureUnits(Backend* backend, Model* model, KvCache* cache,
-                                             std::span<const TokenId> tokens, int32_t step_tokens);
+                                             std::span<const TokenId> tokens, int32_t step_tokens,
+                                             int32_t cluster_window);
 
 }  // namespace condense
 

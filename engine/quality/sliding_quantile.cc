@@ -86,22 +86,23 @@ std::optional<double> SlidingQuantile::Quantile(absl::Time now, double level) co
   return ValueAtRank(all, std::clamp<int64_t>(static_cast<int64_t>(rank), 1, all.count));
 }
 
-std::optional<double> SlidingQuantile::LowerBound(absl::Time now, double level,
-                                                  double confidence) const {
+std::optional<double> SlidingQuantile::Bound(absl::Time now, RankOf rank_of, double level,
+                                             double confidence) const {
   const Bucket all = Joined(now);
   if (all.count == 0) return std::nullopt;
-  const int64_t rank = QuantileLowerRank(all.count, level, confidence);
+  const int64_t rank = rank_of(all.count, level, confidence);
   if (rank == 0) return std::nullopt;
   return ValueAtRank(all, rank);
 }
 
+std::optional<double> SlidingQuantile::LowerBound(absl::Time now, double level,
+                                                  double confidence) const {
+  return Bound(now, QuantileLowerRank, level, confidence);
+}
+
 std::optional<double> SlidingQuantile::UpperBound(absl::Time now, double level,
                                                   double confidence) const {
-  const Bucket all = Joined(now);
-  if (all.count == 0) return std::nullopt;
-  const int64_t rank = QuantileUpperRank(all.count, level, confidence);
-  if (rank == 0) return std::nullopt;
-  return ValueAtRank(all, rank);
+  return Bound(now, QuantileUpperRank, level, confidence);
 }
 
 }  // namespace condense

@@ -61,6 +61,10 @@ class SlidingQuantile {
   double Edge(double bin) const;  // where `bin` begins
   // The sample of this rank, from 1.
   double ValueAtRank(const Bucket& all, int64_t rank) const;
+  // 0: there is no such rank.
+  using RankOf = int64_t (*)(int64_t count, double level, double confidence);
+  std::optional<double> Bound(absl::Time now, RankOf rank_of, double level,
+                              double confidence) const;
 
   const QuantileScale scale_;
   BucketRing<Bucket> ring_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int32_t kSinks = 4;  // left out of the average
 constexpr int32_t kStepTokens = 32;
+constexpr int32_t kClusterWindow = 128;
 
 struct Case {
   const char* model;
@@ -141,7 +143,8 @@ class UnitCalibrationTest : public ::testing::TestWithParam<Case> {
 
 TEST_P(UnitCalibrationTest, MeansAreTheAveragesOfTheKeysBeforeRope) {
   const UnitCalibration calibration =
-      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens, kClusterWindow)
+          .value();
   const std::vector<float>& means = calibration.means;
   EXPECT_EQ(cache_->Stats().slab_bytes, 0);
   EXPECT_EQ(cache_->Stats().logical_tokens, 0);
@@ -164,9 +167,10 @@ TEST_P(UnitCalibrationTest, MeansAreTheAveragesOfTheKeysBeforeRope) {
   cache_->Release(kv.get());
 }
 
-TEST_P(UnitCalibrationTest, RecallIsZeroWithoutARepetitionAndOfWindows) {
+TEST_P(UnitCalibrationTest, RecallIsZeroWithoutARepetition) {
   const UnitCalibration calibration =
-      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens).value();
+      MeasureUnits(backend_.get(), model_.get(), cache_.get(), tokens_, kStepTokens, kClusterWindow)
+          .value();
   ASSERT_EQ(calibration.recall.size(), static_cast<size_t>(cache_->layout().num_units()));
   for (const float recall : calibration.recall) EXPECT_EQ(recall, 0.0f);
 }
@@ -196,7 +200,8 @@ TEST(UnitCalibrationRecallTest, IsAShareOfAttention) {
     std::vector<TokenId> tokens;
     for (int32_t i = 0; i < 4 * kRepeatedTokens; ++i) tokens.push_back(3 + i * i * 31 % 250);
     const UnitCalibration calibration =
-        MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens).value();
+        MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens, kClusterWindow)
+            .value();
     EXPECT_EQ(cache->Stats().slab_bytes, 0);
     const KvLayout& layout = cache->layout();
     for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
@@ -210,6 +215,34 @@ TEST(UnitCalibrationRecallTest, IsAShareOfAttention) {
   }
 }
 
+// Which heads of SmolLM2-135M copy what followed an earlier occurrence, and which do not: one token
+// beside the right place the first would get a few percent.
+TEST(UnitCalibrationDemoGoldenTest, FindsTheUnitsThatCopy) {
+  const std::string path = CONDENSE_MODELS "/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << path << " is not there; scripts/fetch_model smollm2 brings it";
+  }
+  const auto file = GgufFile::Open(path).value();
+  const auto tokenizer = Tokenizer::Make(*file).value();
+  const auto backend = MakeBackend({.kind = "cpu"}).value();
+  const auto model = Model::Load(backend.get(), *file, 512).value();
+  const auto cache = KvCache::Make(backend.get(), model->MakeKvLayout(32),
+                                   {.arena_bytes = 256 << 20, .step_tokens = 512})
+                         .value();
+  const UnitCalibration calibration =
+      MeasureUnits(backend.get(), model.get(), cache.get(),
+                   tokenizer->Encode(CalibrationText(), {}), 512, kClusterWindow)
+          .value();
+  const KvLayout& layout = cache->layout();
+  EXPECT_GT(calibration.recall[layout.unit(18, 2)], 0.5f);
+  EXPECT_GT(calibration.recall[layout.unit(20, 2)], 0.3f);
+  EXPECT_LT(calibration.recall[layout.unit(0, 0)], 0.03f);
+  EXPECT_LT(calibration.recall[layout.unit(29, 1)], 0.03f);
+  // Keys of 19.1 are alike, those of 17.1 are not.
+  EXPECT_LT(calibration.merge_curves.Left(layout.unit(19, 1), 0.90), 0.3);
+  EXPECT_GT(calibration.merge_curves.Left(layout.unit(17, 1), 0.90), 0.6);
+}
+
 TEST(UnitCalibrationErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
   const auto backend = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
   const auto file = GgufFile::Open(CONDENSE_TEST_DATA "/tiny/llama-f32.gguf").value();
@@ -218,7 +251,8 @@ TEST(UnitCalibrationErrorTest, TokensThatDoNotFitAreAnErrorAndLeaveNothing) {
                                    {.arena_bytes = 64 << 10, .step_tokens = kStepTokens})
                          .value();
   const std::vector<TokenId> tokens(200, 5);
-  const auto units = MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens);
+  const auto units =
+      MeasureUnits(backend.get(), model.get(), cache.get(), tokens, kStepTokens, kClusterWindow);
   EXPECT_EQ(units.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(cache->Stats().slab_bytes, 0);
   EXPECT_EQ(cache->Stats().sequences, 0);

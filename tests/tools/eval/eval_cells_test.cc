@@ -46,6 +46,11 @@ TEST(EvalCellsTest, FloorsHaveTheRatiosOfPresets) {
   EXPECT_EQ((*cells)[1].compression.policy, "random");
 }
 
+TEST(EvalCellsTest, FloorsCanBeLeftOut) {
+  EXPECT_THAT(Names({.policies = {"window"}, .ratios = {2, 3}, .floors = false}),
+              ElementsAre("window@2", "window@3"));
+}
+
 TEST(EvalCellsTest, OffHasNoFloor) { EXPECT_THAT(Names({.presets = {"off"}}), ElementsAre("off")); }
 
 TEST(EvalCellsTest, HasDefaultsForWhatIsLeftOut) {
