@@ -21,6 +21,7 @@ class CompactionMailbox {
 
   // Engine. False, the job untouched, if as many are out as may be, or after Close.
   [[nodiscard]] bool TryPost(CompactionJob&& job);
+  int32_t capacity() const { return capacity_; }
   int32_t free_places() const;
   // The oldest result, if there is one.
   std::optional<CompactionResult> TryCollect();

@@ -123,11 +123,11 @@ class Stopwatch {
 // A job while it is carried out. Every step needs the ones before it.
 class JobRun {
  public:
-  JobRun(const CompactionJob& job, const CompactionModel& model, Backend* backend, RopeTable* rope,
+  JobRun(const CompactionJob& job, const CompactionModel& model, UnitOps ops, RopeTable* rope,
          CompactionResult* result)
       : job_(job),
         model_(model),
-        ops_(backend, &model, job.layer, job.kv_head),
+        ops_(ops),
         rope_(rope),
         result_(result),
         front_(BlocksOf(job.front)),
@@ -180,6 +180,7 @@ class JobRun {
   }
 
   absl::Status Plan() {
+    ops_.AwaitPace();
     if (!range_.keys.empty()) {
       rope_->Extend(range_.positions.back());
       rope_->ToOrigin(range_.positions, range_.keys.data());
@@ -255,8 +256,8 @@ class JobRun {
 
 }  // namespace
 
-CompactionRunner::CompactionRunner(Backend* backend, CompactionModel model)
-    : backend_(backend), model_(std::move(model)) {
+CompactionRunner::CompactionRunner(Backend* backend, CompactionModel model, CompactionPace* pace)
+    : backend_(backend), model_(std::move(model)), pace_(pace) {
   CHECK(model_.group > 0 && model_.num_kv_heads > 0);
   CHECK_EQ(model_.key_mean.size(), model_.positions.size());
   CHECK_EQ(model_.frequencies.size(), model_.positions.size());
@@ -270,7 +271,8 @@ CompactionResult CompactionRunner::Run(const CompactionJob& job) {
   result.ticket = job.ticket;
   result.status = CheckJob(job, model_);
   if (result.status.ok()) {
-    result.status = JobRun(job, model_, backend_, RopeOf(job.layer), &result).Run();
+    const UnitOps ops(backend_, &model_, job.layer, job.kv_head, pace_);
+    result.status = JobRun(job, model_, ops, RopeOf(job.layer), &result).Run();
   }
   if (!result.status.ok()) {
     result.outcome = SwapOutcome::kFailed;

@@ -8,6 +8,7 @@
 
 #include "cache/compaction_job.h"
 #include "cache/compaction_model.h"
+#include "cache/compaction_pace.h"
 #include "cache/rope_table.h"
 #include "kernels/backend.h"
 
@@ -18,7 +19,8 @@ namespace condense {
 // Owns: the turns of every position it has met, 4 D bytes each, once per distinct RoPE.
 class CompactionRunner {
  public:
-  CompactionRunner(Backend* backend, CompactionModel model);
+  // Between pieces of a job it awaits `pace`, unless that is null.
+  CompactionRunner(Backend* backend, CompactionModel model, CompactionPace* pace = nullptr);
 
   // Never throws a job away: every path ends in a result. The destinations hold the back if it was
   // accepted, anything otherwise; nothing else is written.
@@ -33,6 +35,7 @@ class CompactionRunner {
 
   Backend* const backend_;
   const CompactionModel model_;
+  CompactionPace* const pace_;
   std::vector<RopeTable> ropes_;  // distinct ones
 };
 

@@ -7,6 +7,7 @@
 
 #include "cache/compaction_mailbox.h"
 #include "cache/compaction_model.h"
+#include "cache/compaction_pace.h"
 #include "cache/compaction_runner.h"
 #include "kernels/backend.h"
 
@@ -14,21 +15,22 @@ namespace condense {
 
 // Owns the thread: takes jobs from the mailbox until it is closed.
 // Threads: created and destroyed by the thread that owns the engine. The destructor closes the
-// mailbox, lets the job in hand come to its end and joins; results remain to be collected.
+// mailbox, lifts the pace, lets the job in hand come to its end and joins; results remain to be
+// collected.
 class CompactionWorker {
  public:
-  // `yields`: the thread stands a little behind all others (a nicer priority), for machines whose
-  // cores are all taken by the backend's pool.
+  // `pace`: how much of the time it may take; null on machines that have a core for it.
   CompactionWorker(Backend* backend, CompactionModel model, CompactionMailbox* mailbox,
-                   bool yields);
+                   CompactionPace* pace);
   ~CompactionWorker();
   CompactionWorker(const CompactionWorker&) = delete;
   CompactionWorker& operator=(const CompactionWorker&) = delete;
 
  private:
-  void Loop(bool yields);
+  void Loop();
 
   CompactionMailbox* const mailbox_;
+  CompactionPace* const pace_;
   CompactionRunner runner_;  // the thread's
   std::thread thread_;
 };

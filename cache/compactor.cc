@@ -95,9 +95,13 @@ void Compactor::Record(const CompactionResult& result, bool dropped) {
 }
 
 void Compactor::Step(SequenceCompaction* sequence, bool urgent) {
-  if (++sequence->steps_ < options_.swap_every && !urgent) return;
-  sequence->steps_ = 0;
-  Turn(sequence, urgent);
+  if (++sequence->steps_ >= options_.swap_every || urgent) {
+    sequence->steps_ = 0;
+    Turn(sequence, urgent);
+  } else if (sequence->has_backlog_ && !paused_ &&
+             2 * mailbox_->free_places() >= mailbox_->capacity()) {
+    PostJobs(sequence, /*urgent=*/false);
+  }
 }
 
 void Compactor::Turn(SequenceCompaction* sequence, bool urgent) {
@@ -143,6 +147,7 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
 }
 
 void Compactor::PostJobs(SequenceCompaction* sequence, bool urgent) {
+  sequence->has_backlog_ = false;
   PostDue(sequence, urgent);
   PostEvictions(sequence);
 }
@@ -201,7 +206,10 @@ void Compactor::PostEvictions(SequenceCompaction* sequence) {
 
 bool Compactor::Post(SequenceCompaction* sequence, const Policy* policy,
                      const RangeStorage& storage, const CompactionRange& range) {
-  if (mailbox_->free_places() == 0) return false;
+  if (mailbox_->free_places() == 0) {
+    sequence->has_backlog_ = true;
+    return false;
+  }
   const auto num_blocks = static_cast<int32_t>(
       std::min<int64_t>(std::min(range.num, kMaxRangeBlocks),
                         cache_->StageableBlocks(storage.format, storage.flags)));

@@ -43,7 +43,8 @@ class Compactor {
   // Every engine step: takes results out of the mailbox.
   void Collect();
   // Every engine step that ran the sequence and found its prompt computed. At its turn: swaps what
-  // is back, posts what is due. `urgent`: every step is a turn, ratios go beyond their target, and
+  // is back, posts what is due. At other steps: posts what found no place in the mailbox, and what
+  // the prompt left. `urgent`: every step is a turn, ratios go beyond their target, and
   // what was compacted to it merges further, once.
   void Step(SequenceCompaction* sequence, bool urgent);
   // Running sequences stop compacting: results are still swapped in, nothing is posted.

@@ -52,6 +52,7 @@ class SequenceCompaction {
   KvSequence* const kv_;
   QueryLog query_log_;
   int32_t steps_;                          // since the last turn; starts with the phase
+  bool has_backlog_ = true;                // may post before its turn
   int32_t next_unit_ = 0;                  // where the round robin goes on
   std::vector<Unit> units_;                // [L * G]
   std::vector<CompactionResult> results_;  // back, waiting for the turn

@@ -24,15 +24,21 @@ int32_t CountEntries(std::span<const KvBuildSource> sources) {
   return count;
 }
 
-UnitOps::UnitOps(Backend* backend, const CompactionModel* model, int32_t layer, int32_t kv_head)
+UnitOps::UnitOps(Backend* backend, const CompactionModel* model, int32_t layer, int32_t kv_head,
+                 CompactionPace* pace)
     : backend_(backend),
       model_(model),
       key_mean_(model->key_mean[layer] == nullptr
                     ? nullptr
                     : model->key_mean[layer] + int64_t{kv_head} * model->shape.head_dim),
-      positions_(model->positions[layer]) {}
+      positions_(model->positions[layer]),
+      pace_(pace) {}
 
 int32_t UnitOps::queries_at_once() const { return std::max(kRowsAtOnce / model_->group, 1); }
+
+void UnitOps::AwaitPace() {
+  if (pace_ != nullptr) pace_->Await();
+}
 
 absl::Status UnitOps::Read(std::span<const KvBuildSource> sources, bool with_keys,
                            UnitRange* range) {
@@ -52,6 +58,7 @@ absl::Status UnitOps::Read(std::span<const KvBuildSource> sources, bool with_key
   args.positions_out = range->positions.data();
   args.biases = range->biases.data();
   args.counts = range->counts.data();
+  AwaitPace();
   return backend_->KvRead(args);
 }
 
@@ -68,6 +75,7 @@ absl::Status UnitOps::Build(std::span<const KvBuildSource> sources, const BuildR
   args.num_blocks = static_cast<int32_t>(recipe.blocks.size());
   args.key_mean = key_mean_;
   args.positions = positions_;
+  AwaitPace();
   return backend_->KvBuild(args);
 }
 
@@ -94,6 +102,7 @@ absl::Status UnitOps::Evaluate(std::span<const KvBlockRef> blocks, const float* 
   args.out = findings->out.data();
   args.log_sum_exp = findings->log_sum_exp.data();
   args.mass = findings->mass.data();
+  AwaitPace();
   return backend_->KvEvaluate(args);
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "cache/build_recipe.h"
 #include "cache/compaction_model.h"
+#include "cache/compaction_pace.h"
 #include "cache/query_findings.h"
 #include "kernels/backend.h"
 
@@ -26,11 +27,13 @@ struct UnitRange {
 int32_t CountEntries(std::span<const KvBlockRef> blocks);
 int32_t CountEntries(std::span<const KvBuildSource> sources);
 
-// Borrows backend and model. Threads: thread-compatible. Errors: whatever the backend returns; the
-// results are undefined then.
+// Borrows backend, model and pace; before each op it awaits the pace. Threads: thread-compatible.
+// Errors: whatever the backend returns; the results are undefined then.
 class UnitOps {
  public:
-  UnitOps(Backend* backend, const CompactionModel* model, int32_t layer, int32_t kv_head);
+  // `pace` may be null.
+  UnitOps(Backend* backend, const CompactionModel* model, int32_t layer, int32_t kv_head,
+          CompactionPace* pace = nullptr);
 
   int32_t head_dim() const { return model_->shape.head_dim; }
   int32_t group() const { return model_->group; }
@@ -38,6 +41,8 @@ class UnitOps {
   // them and returns their masses of every entry.
   int32_t queries_at_once() const;
 
+  // Where much is computed between two ops.
+  void AwaitPace();
   absl::Status Read(std::span<const KvBuildSource> sources, bool with_keys, UnitRange* range);
   absl::Status Build(std::span<const KvBuildSource> sources, const BuildRecipe& recipe);
   // What q [num_queries, H/G, D] find in the list of these blocks.
@@ -50,6 +55,7 @@ class UnitOps {
   const CompactionModel* const model_;
   const float* const key_mean_;  // device [D] or null
   const PositionTable positions_;
+  CompactionPace* const pace_;
 };
 
 }  // namespace condense

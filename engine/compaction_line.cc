@@ -59,17 +59,21 @@ absl::StatusOr<std::unique_ptr<CompactionLine>> CompactionLine::Make(
     parts.frequencies.push_back(model->Frequencies(layer));
     options.centred_layers.push_back(c.window(layer) == 0);
   }
-  // Where the backend's threads take every core, the worker lives on what they leave.
-  const bool yields =
-      backend->Info().num_threads >= static_cast<int32_t>(std::thread::hardware_concurrency());
+  // Where the backend's threads take every core, the worker takes its time from theirs.
+  std::unique_ptr<CompactionPace> pace;
+  if (backend->Info().num_threads >= static_cast<int32_t>(std::thread::hardware_concurrency())) {
+    pace = std::make_unique<CompactionPace>(
+        PaceLimits{absl::ToChronoNanoseconds(config.step_time), config.step_share});
+  }
   return std::unique_ptr<CompactionLine>(
-      new CompactionLine(backend, cache, std::move(parts), std::move(options), yields));
+      new CompactionLine(backend, cache, std::move(parts), std::move(options), std::move(pace)));
 }
 
 CompactionLine::CompactionLine(Backend* backend, KvCache* cache, CompactionModel model,
-                               CompactorOptions options, bool worker_yields)
-    : mailbox_(kMailboxJobs),
+                               CompactorOptions options, std::unique_ptr<CompactionPace> pace)
+    : pace_(std::move(pace)),
+      mailbox_(kMailboxJobs),
       compactor_(cache, &mailbox_, std::move(options)),
-      worker_(backend, std::move(model), &mailbox_, worker_yields) {}
+      worker_(backend, std::move(model), &mailbox_, pace_.get()) {}
 
 }  // namespace condense

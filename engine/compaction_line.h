@@ -2,12 +2,13 @@
 #define CONDENSE_ENGINE_COMPACTION_LINE_H_
 
 // Everything that compaction of one model's cache needs, put together: mean keys and angles,
-// mailbox, compactor, worker.
+// mailbox, compactor, worker and its pace.
 
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "cache/compaction_mailbox.h"
+#include "cache/compaction_pace.h"
 #include "cache/compaction_worker.h"
 #include "cache/compactor.h"
 #include "cache/kv_cache.h"
@@ -29,12 +30,15 @@ class CompactionLine {
       const CompactionConfig& config, int32_t step_tokens, int32_t max_positions);
 
   Compactor* compactor() { return &compactor_; }
+  // Null where the worker has a core for itself.
+  CompactionPace* pace() { return pace_.get(); }
 
  private:
   CompactionLine(Backend* backend, KvCache* cache, CompactionModel model, CompactorOptions options,
-                 bool worker_yields);
+                 std::unique_ptr<CompactionPace> pace);
 
   // In this order: the worker ends before the compactor collects what it left.
+  const std::unique_ptr<CompactionPace> pace_;
   CompactionMailbox mailbox_;
   Compactor compactor_;
   CompactionWorker worker_;

@@ -22,12 +22,18 @@ absl::Status ShareInRange(const char* field, double value, double low, double hi
 
 // Below this a step of the guards would round to nothing.
 constexpr double kLeastShare = 0.001;
+constexpr absl::Duration kLeastStepTime = absl::Microseconds(100), kMostStepTime = absl::Seconds(1);
 constexpr int64_t kMostBytes = int64_t{1} << 46;
 
 }  // namespace
 
 absl::Status CompactionConfig::Validate() const {
   RETURN_IF_ERROR(InRange("swap_every", swap_every, 1, 1024));
+  if (step_time < kLeastStepTime || step_time > kMostStepTime)
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "compaction_step_time is %s; must be in %s..%s", absl::FormatDuration(step_time),
+        absl::FormatDuration(kLeastStepTime), absl::FormatDuration(kMostStepTime)));
+  RETURN_IF_ERROR(ShareInRange("compaction_step_share", step_share, 0, 1));
   RETURN_IF_ERROR(InRange("cluster_window", cluster_window, 2, 1 << 16));
   RETURN_IF_ERROR(InRange("staging_memory", staging_memory_bytes, 0, kMostBytes));
   RETURN_IF_ERROR(ShareInRange("pool_preallocate", pool_preallocate, kLeastShare, 1));

@@ -20,7 +20,11 @@ struct CompactionConfig {
   // Worker, staging reserve and mean keys exist. Without them requests that ask for compaction are
   // refused. A compression that is active by default implies it.
   bool enabled = false;
-  int32_t swap_every = 8;            // decode steps of a cycle
+  int32_t swap_every = 8;  // decode steps of a cycle
+  // Of the worker, where the backend's threads take every core: what it may take of a step's time,
+  // the larger of the two, beside what compaction saves.
+  absl::Duration step_time = absl::Microseconds(1500);
+  double step_share = 0.1;           // 1: no limit
   int32_t cluster_window = 128;      // tokens; of the compressions that the server makes of presets
   int64_t staging_memory_bytes = 0;  // for blocks under construction; 0: 1/16 of the arena
   // The memory of a head pool: taken at the start (share of its estimated maximum), when it grows

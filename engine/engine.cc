@@ -146,6 +146,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                         .metrics = metrics,
                         .compression = &compression,
                         .compactor = compaction == nullptr ? nullptr : compaction->compactor(),
+                        .pace = compaction == nullptr ? nullptr : compaction->pace(),
                         .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
 }

@@ -100,6 +100,7 @@ void EngineLoop::Run() {
     if (parts_.compactor != nullptr && parts_.compactor->relief_coming()) {
       AwaitJobs();
     } else {
+      LiftPace();
       parts_.cache->Trim(/*idle=*/true);
       parts_.queue->WaitForWork();
     }
@@ -173,6 +174,7 @@ bool EngineLoop::Step() {
 bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   const absl::Time scheduled = absl::Now();
   BeginCompaction(plan);
+  PaceWorker();
   const absl::Status status = Compute(plan);
   const absl::Time computed = absl::Now();
   if (!status.ok()) {
@@ -187,6 +189,7 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   }
   failed_in_a_row_ = 0;
   ++steps_;
+  LearnSaving(plan);
   Advance(plan, computed);
   Publish(plan, computed);
   Compact(plan);
@@ -339,13 +342,13 @@ void EngineLoop::Compact(const StepPlan& plan) {
   const KvCacheStats stats = parts_.cache->Stats();
   const double fill =
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
-  const bool urgent = plan.deferred > 0 || fill > config_.compaction.hard_limit;
+  hurried_ = plan.deferred > 0 || fill > config_.compaction.hard_limit;
   parts_.compactor->set_paused(parts_.compression != nullptr && parts_.compression->paused());
   for (Sequence* sequence : scheduler_.All()) {
     if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
     const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
-    if (urgent || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
-      parts_.compactor->Step(sequence->compaction(), urgent);
+    if (hurried_ || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
+      parts_.compactor->Step(sequence->compaction(), hurried_);
     }
   }
   const absl::Duration added = collecting_ + (absl::Now() - begin);
@@ -377,7 +380,35 @@ void EngineLoop::ObserveSettled() {
   parts_.metrics->compaction_no_reserve.Increment(static_cast<double>(no_reserve));
 }
 
+void EngineLoop::PaceWorker() {
+  if (parts_.pace == nullptr) return;
+  if (hurried_) {
+    parts_.pace->Lift();
+  } else {
+    parts_.pace->BeginStep(absl::ToChronoNanoseconds(saving_.saved()));
+  }
+}
+
+void EngineLoop::LearnSaving(const StepPlan& plan) {
+  if (parts_.pace == nullptr) return;
+  const KvCacheStats stats = parts_.cache->Stats();
+  const auto num_decoding = std::count_if(plan.items.begin(), plan.items.end(),
+                                          [](const auto& item) { return item.num_tokens == 1; });
+  if (num_decoding < scheduler_.running() || stats.logical_tokens == 0) {
+    saving_.Skip();
+    return;
+  }
+  const double held =
+      static_cast<double>(stats.used_bytes) / static_cast<double>(parts_.cache->Bytes16Bit());
+  saving_.Observe(parts_.model->attention_time(), stats.logical_tokens, 1.0 - held);
+}
+
+void EngineLoop::LiftPace() {
+  if (parts_.pace != nullptr) parts_.pace->Lift();
+}
+
 void EngineLoop::AwaitJobs() {
+  LiftPace();
   parts_.compactor->WaitForResult(kLongestWaitForJobs);
   parts_.compactor->Collect();
   ObserveSettled();

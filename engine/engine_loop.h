@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "cache/compaction_pace.h"
 #include "cache/kv_cache.h"
+#include "engine/attention_saving.h"
 #include "engine/batch.h"
 #include "engine/compression_control.h"
 #include "engine/engine.h"
@@ -33,6 +35,7 @@ class EngineLoop {
     Metrics* metrics = nullptr;
     const CompressionControl* compression = nullptr;
     Compactor* compactor = nullptr;  // null: nothing is compacted
+    CompactionPace* pace = nullptr;  // null: the worker keeps to none
     int64_t max_request_tokens = 0;
   };
   EngineLoop(const EngineConfig& config, Parts parts);
@@ -62,6 +65,10 @@ class EngineLoop {
   void Compact(const StepPlan& plan);
   // What became of the jobs that were settled since the last call.
   void ObserveSettled();
+  // How much of this step the worker may take; and what is to be learned from a step for that.
+  void PaceWorker();
+  void LearnSaving(const StepPlan& plan);
+  void LiftPace();
   // Nothing runs, but jobs are out: wait for one.
   void AwaitJobs();
   void End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now);
@@ -81,6 +88,8 @@ class EngineLoop {
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;  // by logit row of the batch
   SwapTotals swaps_;
+  AttentionSaving saving_;
+  bool hurried_ = false;       // memory runs out: the worker may take what it needs
   absl::Duration collecting_;  // of the step at hand: the part of compaction before it
   uint64_t steps_ = 0;
   uint64_t preemptions_ = 0;

@@ -1,5 +1,6 @@
 #include "engine/model.h"
 
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -211,6 +212,7 @@ void Model::Attention(int32_t layer, Batch* batch, KvCache* cache) {
                       .num_kv_heads = kv_heads,
                       .num_sequences = num_sequences,
                       .sequences = batch->sequences.data()});
+  const auto begin = std::chrono::steady_clock::now();
   backend_->Attention({.q = q,
                        .arena = cache->arena(),
                        .shape = shape,
@@ -223,6 +225,7 @@ void Model::Attention(int32_t layer, Batch* batch, KvCache* cache) {
                        .positions = Positions(layer),
                        .window = config_.window(layer),
                        .out = attention_.as<float>()});
+  attention_time_ += absl::FromChrono(std::chrono::steady_clock::now() - begin);
   const bool post_norm = config_.has_post_norms;
   backend_->Matmul(
       {.x = attention_.as<float>(),
@@ -266,6 +269,7 @@ void Model::Forward(Batch* batch, KvCache* cache) {
                    .num_tokens = rows,
                    .scale = config_.embedding_scale,
                    .out = x_.as<float>()});
+  attention_time_ = absl::ZeroDuration();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     Attention(layer, batch, cache);
     FeedForward(layer, rows);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cache/kv_cache.h"
 #include "cache/rope_table.h"
 #include "engine/batch.h"
@@ -34,6 +35,8 @@ class Model {
   // Enqueues the pass over all rows of the batch; keys and values go into the cache, where room is
   // reserved. REQUIRES: 1 <= T <= step_tokens.
   void Forward(Batch* batch, KvCache* cache);
+  // What its attention took the calling thread. On a backend that only enqueues, next to nothing.
+  absl::Duration attention_time() const { return attention_time_; }
   // Enqueues the logits [count, V] of rows batch.logit_rows[first, first + count) of the last
   // Forward. Valid until the next call. REQUIRES: count <= kLogitRows.
   const float* Logits(const Batch& batch, int32_t first, int32_t count);
@@ -81,6 +84,7 @@ class Model {
   const ModelConfig config_;
   std::unique_ptr<Weights> weights_;
   std::vector<LayerRope> ropes_;
+  absl::Duration attention_time_;           // of the last Forward
   int32_t num_positions_ = 0;               // of the position tables
   std::vector<float> cos_host_, sin_host_;  // [T, D/2]
   std::vector<KvList> lists_;               // [S, G] of the layer at hand

@@ -62,6 +62,12 @@ ABSL_FLAG(bool, compaction, true,
           "compacted; takes --preset=off.");
 ABSL_FLAG(int32_t, swap_every, condense::CompactionConfig().swap_every,
           "Decode steps from one swap of compacted blocks to the next.");
+ABSL_FLAG(absl::Duration, compaction_step_time, condense::CompactionConfig().step_time,
+          "What compaction may take of every step where --threads takes every core.");
+ABSL_FLAG(
+    double, compaction_step_share, condense::CompactionConfig().step_share,
+    "Share of a step's time that it may take, where that is more than --compaction_step_time. "
+    "1: no limit.");
 ABSL_FLAG(int32_t, cluster_window, condense::CompactionConfig().cluster_window,
           "Tokens inside which entries are merged.");
 ABSL_FLAG(ByteSize, staging_memory, {condense::CompactionConfig().staging_memory_bytes},
@@ -200,6 +206,8 @@ absl::Status CheckLimits(const Limits& limits) {
 CompactionConfig CompactionFromFlags() {
   return {.enabled = absl::GetFlag(FLAGS_compaction),
           .swap_every = absl::GetFlag(FLAGS_swap_every),
+          .step_time = absl::GetFlag(FLAGS_compaction_step_time),
+          .step_share = absl::GetFlag(FLAGS_compaction_step_share),
           .cluster_window = absl::GetFlag(FLAGS_cluster_window),
           .staging_memory_bytes = absl::GetFlag(FLAGS_staging_memory).bytes,
           .pool_preallocate = absl::GetFlag(FLAGS_pool_preallocate),

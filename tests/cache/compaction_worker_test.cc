@@ -2,14 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -92,7 +89,7 @@ TEST(CompactionWorkerTest, ManyJobsUnderAThreadEndAsTheyDoWithoutOne) {
   const std::vector<std::byte> image = unit.Image();
 
   CompactionMailbox mailbox(4);
-  CompactionWorker worker(backend.get(), unit.model(), &mailbox, true);
+  CompactionWorker worker(backend.get(), unit.model(), &mailbox, nullptr);
   int posted = 0, collected = 0;
   while (collected < kJobs) {
     while (posted < kJobs && mailbox.TryPost(CompactionJob(jobs[posted]))) ++posted;
@@ -113,7 +110,7 @@ TEST(CompactionWorkerTest, FailuresDoNotEndTheThread) {
   CompactionUnit unit(&backend, {.num_entries = 200, .room = 8});
   const auto policy = *MakePolicy("none");
   CompactionMailbox mailbox(1);
-  CompactionWorker worker(&backend, unit.model(), &mailbox, false);
+  CompactionWorker worker(&backend, unit.model(), &mailbox, nullptr);
   for (int call = 0; call < 5; ++call) {
     backend.FailWorkerOp(call < 4 ? backend.num_worker_ops() + call : -1);
     ASSERT_TRUE(mailbox.TryPost(unit.Job(policy.get(), KvFormat::kK8V8, kKvRun, 0)));
@@ -130,7 +127,7 @@ TEST(CompactionWorkerTest, EndsInTheMiddleOfItsWorkAndLosesNoJob) {
     RandomJobs random(&unit);
     CompactionMailbox mailbox(30);
     {
-      CompactionWorker worker(backend.get(), unit.model(), &mailbox, false);
+      CompactionWorker worker(backend.get(), unit.model(), &mailbox, nullptr);
       for (int i = 0; i < 30; ++i) ASSERT_TRUE(mailbox.TryPost(random.Next()));
       ASSERT_TRUE(round == 0 || mailbox.WaitForResult(kLong));
     }
@@ -144,43 +141,33 @@ TEST(CompactionWorkerTest, EndsInTheMiddleOfItsWorkAndLosesNoJob) {
   }
 }
 
-// Nice values of this process's threads, by name.
-std::multimap<std::string, int> Niceness() {
-  std::multimap<std::string, int> threads;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "stat");
-    std::string line;
-    std::getline(file, line);
-    const size_t open = line.find('('), close = line.rfind(')');
-    if (close == std::string::npos) continue;
-    // The state is field 3, the niceness field 19.
-    std::istringstream fields(line.substr(close + 1));
-    std::string field;
-    for (int i = 3; i <= 19; ++i) fields >> field;
-    threads.emplace(line.substr(open + 1, close - open - 1), std::stoi(field));
-  }
-  return threads;
-}
-
-TEST(CompactionWorkerTest, StandsALittleBehindOtherThreadsIfAskedTo) {
+TEST(CompactionWorkerTest, KeepsToItsPaceAndEndsWithJobsLeft) {
   const std::unique_ptr<Backend> backend = MakeCpu();
   CompactionUnit unit(backend.get(), {.num_entries = 64});
   const auto policy = *MakePolicy("none");
-  const std::multimap<std::string, int> before = Niceness();
-  ASSERT_EQ(before.count("compaction"), 0u);
-  const int usual = before.begin()->second;
-  for (const bool yields : {false, true}) {
-    CompactionMailbox mailbox(1);
-    CompactionWorker worker(backend.get(), unit.model(), &mailbox, yields);
+  CompactionPace pace({.per_step = std::chrono::nanoseconds(1), .share = 0.0});
+  CompactionMailbox mailbox(8);
+  std::optional<CompactionWorker> worker;
+  worker.emplace(backend.get(), unit.model(), &mailbox, &pace);
+  const auto post = [&] {
     ASSERT_TRUE(mailbox.TryPost(unit.Job(policy.get(), KvFormat::kK8V8, kKvRun, 0)));
-    ASSERT_TRUE(mailbox.WaitForResult(kLong));
-    const std::multimap<std::string, int> threads = Niceness();
-    ASSERT_EQ(threads.count("compaction"), 1u);
-    EXPECT_EQ(threads.find("compaction")->second, yields ? std::min(usual + 2, 19) : usual);
-    for (const auto& [name, niceness] : threads) {
-      EXPECT_TRUE(name == "compaction" || niceness == usual) << name;
-    }
-  }
+  };
+  post();
+  ASSERT_TRUE(mailbox.WaitForResult(kLong));
+  EXPECT_EQ(mailbox.TryCollect()->outcome, SwapOutcome::kAccepted);
+  // One step allows one piece, and a job has several.
+  pace.BeginStep(std::chrono::nanoseconds(0));
+  post();
+  EXPECT_FALSE(mailbox.WaitForResult(absl::Milliseconds(30)));
+  pace.Lift();
+  ASSERT_TRUE(mailbox.WaitForResult(kLong));
+  EXPECT_EQ(mailbox.TryCollect()->outcome, SwapOutcome::kAccepted);
+  pace.BeginStep(std::chrono::nanoseconds(0));
+  for (int i = 0; i < 3; ++i) post();
+  worker.reset();
+  int results = 0;
+  while (mailbox.TryCollect().has_value()) ++results;
+  EXPECT_EQ(results, 3);
 }
 
 }  // namespace

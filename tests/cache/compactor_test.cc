@@ -170,7 +170,7 @@ TEST_F(CompactorTest, SwapsHappenAtTheSequencesTurnOnly) {
 }
 
 TEST_F(CompactorTest, TurnsOfSequencesAreStaggered) {
-  Make();
+  Make({}, 2, /*mailbox_jobs=*/64);
   std::vector<std::unique_ptr<KvSequence>> kvs;
   std::vector<std::unique_ptr<SequenceCompaction>> compactions;
   for (int i = 0; i < 8; ++i) {
@@ -179,12 +179,46 @@ TEST_F(CompactorTest, TurnsOfSequencesAreStaggered) {
     ASSERT_TRUE(cache_->TryReserve(kvs.back().get(), 200));
     cache_->Commit(kvs.back().get(), 200);
   }
-  for (int step = 0; step < 8; ++step) {
+  const auto step = [&] {
     for (auto& compaction : compactions) compactor_->Step(compaction.get(), false);
-    EXPECT_EQ(Work(0, SwapOutcome::kUseless).size(), 2u) << step;
-  }
+    return Work(0, SwapOutcome::kUseless).size();
+  };
+  // What the prompts left is posted at once.
+  EXPECT_EQ(step(), 16u);
+  for (int i = 1; i < 8; ++i) EXPECT_EQ(step(), 2u) << i;
   compactions.clear();
   for (auto& kv : kvs) cache_->Release(kv.get());
+}
+
+TEST_F(CompactorTest, ABacklogIsPostedAsPlacesComeFree) {
+  Make({}, 2, /*mailbox_jobs=*/1);
+  Start(Balanced(), 1000);
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(mailbox_->jobs_out(), 1);
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(mailbox_->jobs_out(), 1);
+  EXPECT_EQ(Work(0.5).front().layer, 0);
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(Work(0.5).front().layer, 1);
+  EXPECT_EQ(compaction_->swaps_accepted(), 0);
+  // Nothing is left over, so there is nothing to post before the turn.
+  for (int i = 3; i < 7; ++i) {
+    compactor_->Step(compaction_.get(), false);
+    EXPECT_EQ(mailbox_->jobs_out(), 0);
+  }
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(compaction_->swaps_accepted(), 2);
+}
+
+TEST_F(CompactorTest, PausedLeavesTheBacklog) {
+  Make();
+  Start(Balanced(), 1000);
+  compactor_->set_paused(true);
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(mailbox_->jobs_out(), 0);
+  compactor_->set_paused(false);
+  compactor_->Step(compaction_.get(), false);
+  EXPECT_EQ(mailbox_->jobs_out(), 2);
 }
 
 TEST_F(CompactorTest, FormatsAloneSufficeForLowRatiosAndShortSequences) {
@@ -377,7 +411,7 @@ TEST_F(CompactorTest, ASmallReserveMakesSmallerJobsAndNoneIsCounted) {
   const int64_t most =
       cache_->StageableBlocks(KvFormat::kK4V4, kKvBias | kKvPosition | kKvCount | kKvCentred);
   Turn();
-  EXPECT_EQ(compactor_->TakeNoReserve(), 1);
+  EXPECT_EQ(compactor_->TakeNoReserve(), 2);  // behind the prompt, and at the turn
   const std::vector<CompactionJob> jobs = Work(0.5);
   ASSERT_EQ(jobs.size(), 1u);
   EXPECT_EQ(jobs[0].num_blocks, most);

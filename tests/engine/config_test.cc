@@ -53,6 +53,14 @@ TEST(ConfigTest, CompactionRefusalsNameFieldValueAndLimits) {
   EXPECT_THAT(refusal([](Config* c) { c->pool_cap_bytes = 1; }),
               StartsWith("pool_cap_bytes is 1; must be in 65536.."));
   EXPECT_EQ(refusal([](Config* c) { c->mark_at = -0.1; }), "mark_at is -0.1; must be in 0..1");
+  EXPECT_EQ(refusal([](Config* c) { c->step_time = absl::Microseconds(99); }),
+            "compaction_step_time is 99us; must be in 100us..1s");
+  EXPECT_EQ(refusal([](Config* c) { c->step_time = absl::Milliseconds(1001); }),
+            "compaction_step_time is 1.001s; must be in 100us..1s");
+  EXPECT_EQ(refusal([](Config* c) { c->step_share = -0.1; }),
+            "compaction_step_share is -0.1; must be in 0..1");
+  EXPECT_EQ(refusal([](Config* c) { c->step_share = 1.1; }),
+            "compaction_step_share is 1.1; must be in 0..1");
   EXPECT_EQ(refusal([](Config* c) { c->soft_limit = 0.3; }),
             "soft_limit is 0.3; must be in 0.4..1");
   EXPECT_EQ(refusal([](Config* c) { c->hard_limit = 0.6; }),

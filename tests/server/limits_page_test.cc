@@ -55,9 +55,20 @@ TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
     EXPECT_FALSE(row[3].empty()) << row[0];
     documented.insert(row[0].substr(2));
   }
-  const std::set<std::string> others = {
-      "preset",         "policy",  "ratio",      "compaction", "swap_every",   "cluster_window",
-      "staging_memory", "mark_at", "soft_limit", "hard_limit", "grace_tokens", "drop_share"};
+  const std::set<std::string> others = {"preset",
+                                        "policy",
+                                        "ratio",
+                                        "compaction",
+                                        "swap_every",
+                                        "cluster_window",
+                                        "staging_memory",
+                                        "mark_at",
+                                        "soft_limit",
+                                        "hard_limit",
+                                        "grace_tokens",
+                                        "drop_share",
+                                        "compaction_step_time",
+                                        "compaction_step_share"};
   int flags = 0;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (!absl::StartsWith(name, "pool_") && others.count(std::string(name)) == 0) continue;
