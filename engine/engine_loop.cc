@@ -12,44 +12,6 @@ namespace {
 constexpr absl::Duration kRateWindow = absl::Seconds(10);
 // Steps that fail one after another until the device counts as lost.
 constexpr int kFailingAfter = 3;
-// A new request is not seen for so long, at most.
-constexpr absl::Duration kLongestWaitForJobs = absl::Milliseconds(5);
-
-std::function<bool()> ReliefComing(const Compactor* compactor) {
-  if (compactor == nullptr) return {};
-  return [compactor] { return compactor->relief_coming(); };
-}
-
-CompactionOutcome OutcomeOf(const SettledJob& job) {
-  if (job.dropped) return CompactionOutcome::kDropped;
-  switch (job.outcome) {
-    case SwapOutcome::kAccepted:
-      return CompactionOutcome::kAccepted;
-    case SwapOutcome::kRefused:
-      return CompactionOutcome::kRefused;
-    case SwapOutcome::kUseless:
-      return CompactionOutcome::kUseless;
-    case SwapOutcome::kFailed:
-      break;
-  }
-  return CompactionOutcome::kFailed;
-}
-
-uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
-  switch (outcome) {
-    case CompactionOutcome::kAccepted:
-      return &totals->accepted;
-    case CompactionOutcome::kRefused:
-      return &totals->refused;
-    case CompactionOutcome::kUseless:
-      return &totals->useless;
-    case CompactionOutcome::kDropped:
-      return &totals->dropped;
-    case CompactionOutcome::kFailed:
-      break;
-  }
-  return &totals->failed;
-}
 
 SchedulerOptions MakeSchedulerOptions(const EngineConfig& config) {
   return {.step_tokens = config.step_tokens,
@@ -90,17 +52,24 @@ RequestOutcome Outcome(FinishReason reason) {
 EngineLoop::EngineLoop(const EngineConfig& config, Parts parts)
     : config_(config),
       parts_(parts),
-      scheduler_(MakeSchedulerOptions(config), parts.cache, ReliefComing(parts.compactor)) {
+      compaction_({.compactor = parts.compactor,
+                   .pace = parts.pace,
+                   .cache = parts.cache,
+                   .control = parts.compression,
+                   .metrics = parts.metrics},
+                  config.compaction.hard_limit),
+      scheduler_(MakeSchedulerOptions(config), parts.cache,
+                 [this] { return compaction_.relief_coming(); }) {
   PublishLoad(absl::InfinitePast());
 }
 
 void EngineLoop::Run() {
   while (!stop_.load(std::memory_order_acquire)) {
     if (Step() || !scheduler_.empty()) continue;
-    if (parts_.compactor != nullptr && parts_.compactor->relief_coming()) {
+    if (compaction_.relief_coming()) {
       AwaitJobs();
     } else {
-      LiftPace();
+      compaction_.Rest();
       parts_.cache->Trim(/*idle=*/true);
       parts_.queue->WaitForWork();
     }
@@ -141,8 +110,7 @@ bool EngineLoop::Step() {
   published_ = false;
   DrainCommands();
   EndFromOutside(begin);
-  if (parts_.compactor != nullptr) parts_.compactor->Collect();
-  collecting_ = absl::Now() - begin;
+  compaction_.Collect();
   const StepPlan plan = scheduler_.Schedule(begin);
   for (Sequence* sequence : plan.started) parts_.queue->Started(sequence->prompt_size());
   preemptions_ += plan.preempted;
@@ -158,14 +126,14 @@ bool EngineLoop::Step() {
   if (!plan.items.empty()) {
     if (RunStep(plan, begin)) step_end = absl::Now();
   } else if (plan.deferred > 0) {
-    Compact(plan);
+    compaction_.End(plan, scheduler_.All(), absl::ZeroDuration());
     AwaitJobs();
   } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0 && plan.preempted == 0) {
     // Nothing runs and the next one does not fit into an empty cache.
     EndUnfit(scheduler_.All().front(), begin);
   }
   // Ends settle jobs too, whether or not a step ran.
-  if (parts_.compactor != nullptr) ObserveSettled();
+  compaction_.Settled();
   PublishLoad(step_end);
   if (published_ && config_.on_published) config_.on_published();
   return !plan.items.empty();
@@ -173,8 +141,7 @@ bool EngineLoop::Step() {
 
 bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   const absl::Time scheduled = absl::Now();
-  BeginCompaction(plan);
-  PaceWorker();
+  compaction_.Begin(plan);
   const absl::Status status = Compute(plan);
   const absl::Time computed = absl::Now();
   if (!status.ok()) {
@@ -189,10 +156,9 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   }
   failed_in_a_row_ = 0;
   ++steps_;
-  LearnSaving(plan);
   Advance(plan, computed);
   Publish(plan, computed);
-  Compact(plan);
+  compaction_.End(plan, scheduler_.All(), parts_.model->attention_time());
   parts_.cache->Trim(/*idle=*/false);
   if (parts_.metrics == nullptr) return true;
   Metrics& metrics = *parts_.metrics;
@@ -325,93 +291,8 @@ void EngineLoop::Publish(const StepPlan& plan, absl::Time now) {
   }
 }
 
-void EngineLoop::BeginCompaction(const StepPlan& plan) {
-  if (parts_.compactor == nullptr) return;
-  for (const StepPlan::Item& item : plan.items) {
-    Sequence* sequence = item.sequence;
-    const std::optional<Compression>& compression = sequence->request().compression;
-    if (sequence->computed() > 0 || !compression.has_value() || !compression->active()) continue;
-    sequence->SetCompaction(
-        parts_.compactor->Open(*compression, sequence->kv(), sequence->known()));
-  }
-}
-
-void EngineLoop::Compact(const StepPlan& plan) {
-  if (parts_.compactor == nullptr) return;
-  const absl::Time begin = absl::Now();
-  const KvCacheStats stats = parts_.cache->Stats();
-  const double fill =
-      static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
-  hurried_ = plan.deferred > 0 || fill > config_.compaction.hard_limit;
-  parts_.compactor->set_paused(parts_.compression != nullptr && parts_.compression->paused());
-  for (Sequence* sequence : scheduler_.All()) {
-    if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
-    const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
-    if (hurried_ || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
-      parts_.compactor->Step(sequence->compaction(), hurried_);
-    }
-  }
-  const absl::Duration added = collecting_ + (absl::Now() - begin);
-  if (parts_.metrics == nullptr) return;
-  parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
-}
-
-void EngineLoop::ObserveSettled() {
-  for (const SettledJob& job : parts_.compactor->TakeSettled()) {
-    const CompactionOutcome outcome = OutcomeOf(job);
-    ++*TotalOf(outcome, &swaps_);
-    if (outcome == CompactionOutcome::kFailed) {
-      LogError("a compaction job failed: %s", job.status.ToString());
-    }
-    if (parts_.metrics == nullptr) continue;
-    Metrics& metrics = *parts_.metrics;
-    metrics.compaction_swaps(outcome).Increment();
-    // Nobody has measured a job that was recalled or that failed half way.
-    if (outcome == CompactionOutcome::kDropped || outcome == CompactionOutcome::kFailed) continue;
-    metrics.compaction_seconds(CompactionPhase::kPlan).Observe(job.plan_seconds);
-    metrics.compaction_seconds(CompactionPhase::kBuild).Observe(job.build_seconds);
-    metrics.compaction_seconds(CompactionPhase::kValidate).Observe(job.validate_seconds);
-    if (outcome != CompactionOutcome::kAccepted && outcome != CompactionOutcome::kRefused) continue;
-    metrics.compaction_hit_ratio.Observe(job.quality.hit_ratio);
-    metrics.compaction_output_error.Observe(job.quality.output_error);
-  }
-  const int64_t no_reserve = parts_.compactor->TakeNoReserve();
-  if (parts_.metrics == nullptr) return;
-  parts_.metrics->compaction_no_reserve.Increment(static_cast<double>(no_reserve));
-}
-
-void EngineLoop::PaceWorker() {
-  if (parts_.pace == nullptr) return;
-  if (hurried_) {
-    parts_.pace->Lift();
-  } else {
-    parts_.pace->BeginStep(absl::ToChronoNanoseconds(saving_.saved()));
-  }
-}
-
-void EngineLoop::LearnSaving(const StepPlan& plan) {
-  if (parts_.pace == nullptr) return;
-  const KvCacheStats stats = parts_.cache->Stats();
-  const auto num_decoding = std::count_if(plan.items.begin(), plan.items.end(),
-                                          [](const auto& item) { return item.num_tokens == 1; });
-  if (num_decoding < scheduler_.running() || stats.logical_tokens == 0) {
-    saving_.Skip();
-    return;
-  }
-  const double held =
-      static_cast<double>(stats.used_bytes) / static_cast<double>(parts_.cache->Bytes16Bit());
-  saving_.Observe(parts_.model->attention_time(), stats.logical_tokens, 1.0 - held);
-}
-
-void EngineLoop::LiftPace() {
-  if (parts_.pace != nullptr) parts_.pace->Lift();
-}
-
 void EngineLoop::AwaitJobs() {
-  LiftPace();
-  parts_.compactor->WaitForResult(kLongestWaitForJobs);
-  parts_.compactor->Collect();
-  ObserveSettled();
+  compaction_.Await();
   PublishLoad(absl::InfinitePast());
 }
 
@@ -487,8 +368,8 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
     load_.kv_bytes_total = cache.arena_bytes;
     load_.slack_bytes = cache.slack_bytes;
     load_.staging_bytes = cache.staging_bytes;
-    load_.jobs_out = parts_.compactor == nullptr ? 0 : parts_.compactor->jobs_out();
-    load_.swaps = swaps_;
+    load_.jobs_out = compaction_.jobs_out();
+    load_.swaps = compaction_.totals();
     load_.kv_bytes_16bit = bytes_16bit;
     load_.logical_tokens = cache.logical_tokens;
     load_.steps = steps_;
@@ -503,7 +384,7 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
   metrics.kv_ratio.Set(cache.used_bytes == 0 ? 1.0
                                              : static_cast<double>(bytes_16bit) /
                                                    static_cast<double>(cache.used_bytes));
-  if (parts_.compactor != nullptr) metrics.compaction_jobs_out.Set(parts_.compactor->jobs_out());
+  metrics.compaction_jobs_out.Set(compaction_.jobs_out());
   metrics.kv_pool_capacity_bytes.Set(static_cast<double>(cache.pool_capacity_bytes));
   const int64_t growths = cache.pool_growths - std::exchange(pool_growths_, cache.pool_growths);
   metrics.kv_pool_growths.Increment(static_cast<double>(growths));

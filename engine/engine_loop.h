@@ -11,8 +11,8 @@
 
 #include "cache/compaction_pace.h"
 #include "cache/kv_cache.h"
-#include "engine/attention_saving.h"
 #include "engine/batch.h"
+#include "engine/compaction_steps.h"
 #include "engine/compression_control.h"
 #include "engine/engine.h"
 #include "engine/model.h"
@@ -59,16 +59,6 @@ class EngineLoop {
   absl::Status Compute(const StepPlan& plan);
   void Advance(const StepPlan& plan, absl::Time now);
   void Publish(const StepPlan& plan, absl::Time now);
-  // Before a step: sequences that start begin to keep queries. After it: swaps and jobs of the
-  // sequences whose turn it is.
-  void BeginCompaction(const StepPlan& plan);
-  void Compact(const StepPlan& plan);
-  // What became of the jobs that were settled since the last call.
-  void ObserveSettled();
-  // How much of this step the worker may take; and what is to be learned from a step for that.
-  void PaceWorker();
-  void LearnSaving(const StepPlan& plan);
-  void LiftPace();
   // Nothing runs, but jobs are out: wait for one.
   void AwaitJobs();
   void End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now);
@@ -82,15 +72,12 @@ class EngineLoop {
   const EngineConfig& config_;
   const Parts parts_;
 
+  CompactionSteps compaction_;
   Scheduler scheduler_;
   Batch batch_;
   std::vector<Submission> submissions_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;  // by logit row of the batch
-  SwapTotals swaps_;
-  AttentionSaving saving_;
-  bool hurried_ = false;       // memory runs out: the worker may take what it needs
-  absl::Duration collecting_;  // of the step at hand: the part of compaction before it
   uint64_t steps_ = 0;
   uint64_t preemptions_ = 0;
   int64_t pool_growths_ = 0;  // published

@@ -1,0 +1,72 @@
+#ifndef CONDENSE_ENGINE_COMPACTION_STEPS_H_
+#define CONDENSE_ENGINE_COMPACTION_STEPS_H_
+
+// What the engine does about compaction, step by step.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cache/compaction_pace.h"
+#include "cache/compactor.h"
+#include "cache/kv_cache.h"
+#include "engine/attention_saving.h"
+#include "engine/compression_control.h"
+#include "engine/engine.h"
+#include "engine/sequence.h"
+#include "engine/step_plan.h"
+#include "metrics/metrics.h"
+
+namespace condense {
+
+// In the order of a step: Collect, Begin, then the forward pass, End, Settled. Without a compactor
+// every call does nothing. Threads: thread-compatible, owner is the engine thread.
+class CompactionSteps {
+ public:
+  // All outlive it. Null: nothing is compacted, the worker keeps to no pace, requests have no
+  // common mode, nobody measures.
+  struct Parts {
+    Compactor* compactor = nullptr;
+    CompactionPace* pace = nullptr;
+    const KvCache* cache = nullptr;
+    const CompressionControl* control = nullptr;
+    Metrics* metrics = nullptr;
+  };
+  // `hard_limit`: fill of the arena from which every step is a turn.
+  CompactionSteps(const Parts& parts, double hard_limit) : parts_(parts), hard_limit_(hard_limit) {}
+
+  // Takes what the worker has finished.
+  void Collect();
+  // Sequences that start begin to keep queries; the worker hears how much of the step it may take.
+  void Begin(const StepPlan& plan);
+  // Swaps and jobs of the sequences whose turn it is. `all`: what runs or waits. `attention_time`:
+  // of the forward pass, zero if none ran.
+  void End(const StepPlan& plan, const std::vector<Sequence*>& all, absl::Duration attention_time);
+  // Counts what became of jobs since the last call.
+  void Settled();
+
+  // Nothing runs: the worker may take all time.
+  void Rest();
+  // The same, and waits shortly for one of the jobs that are out.
+  void Await();
+
+  bool relief_coming() const;
+  int32_t jobs_out() const;
+  const SwapTotals& totals() const { return totals_; }
+
+ private:
+  void Learn(const StepPlan& plan, const std::vector<Sequence*>& all,
+             absl::Duration attention_time);
+  void Observe(const SettledJob& job, CompactionOutcome outcome);
+
+  const Parts parts_;
+  const double hard_limit_;
+  SwapTotals totals_;
+  AttentionSaving saving_;
+  bool hurried_ = false;       // memory runs out
+  absl::Duration collecting_;  // of the step at hand
+};
+
+}  // namespace condense
+
+#endif  // CONDENSE_ENGINE_COMPACTION_STEPS_H_
