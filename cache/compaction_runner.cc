@@ -230,8 +230,8 @@ class JobRun {
     for (int32_t i = 0; i < queries.size(); i += at_once) {
       const int32_t num = std::min(at_once, queries.size() - i);
       const float* q = queries.q.data() + int64_t{i} * ops_.group() * ops_.head_dim();
-      RETURN_IF_ERROR(ops_.Evaluate(front_, q, num, &before));
-      RETURN_IF_ERROR(ops_.Evaluate(back, q, num, &after));
+      RETURN_IF_ERROR(ops_.Evaluate(front_, q, num, UnitOps::kOutAndMasses, &before));
+      RETURN_IF_ERROR(ops_.Evaluate(back, q, num, UnitOps::kOutAndMasses, &after));
       validator.Add(before, after);
     }
     result_->held_out_queries = queries.size();

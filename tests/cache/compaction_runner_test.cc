@@ -44,7 +44,9 @@ QueryFindings Find(Backend* backend, const CompactionUnit& unit, const QuerySamp
   for (const KvBuildSource& source : unit.front()) blocks.push_back(source.block);
   UnitOps ops(backend, &unit.model(), 1, 1);
   QueryFindings findings;
-  EXPECT_TRUE(ops.Evaluate(blocks, queries.q.data(), queries.size(), &findings).ok());
+  EXPECT_TRUE(
+      ops.Evaluate(blocks, queries.q.data(), queries.size(), UnitOps::kOutAndMasses, &findings)
+          .ok());
   return findings;
 }
 
