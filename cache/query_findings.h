@@ -21,6 +21,11 @@ struct QueryFindings {
   const float* mass_of(int32_t row) const { return mass.data() + int64_t{row} * num_entries; }
 };
 
+// The same queries over both lists as one, of which `rest` counts as a single entry at the end of
+// `part`: its outputs, and the sum of its masses.
+// REQUIRES: the same queries; outputs of both, masses of `part`; one of them has an entry.
+void AddAsOneEntry(const QueryFindings& rest, QueryFindings* part);
+
 }  // namespace condense
 
 #endif  // CONDENSE_CACHE_QUERY_FINDINGS_H_

@@ -38,6 +38,7 @@ class UnitOps {
     bool out, mass;
   };
   static constexpr Wanted kMasses = {.out = false, .mass = true};
+  static constexpr Wanted kOut = {.out = true, .mass = false};
   static constexpr Wanted kOutAndMasses = {.out = true, .mass = true};
 
   // As many queries as Evaluate should be asked about at once: it reads the list once for all of
@@ -47,7 +48,7 @@ class UnitOps {
   absl::Status Read(std::span<const KvBuildSource> sources, bool with_keys, UnitRange* range);
   absl::Status Build(std::span<const KvBuildSource> sources, const BuildRecipe& recipe);
   // What q [num_queries, H/G, D] find in the list of these blocks; what is not wanted is left out.
-  // REQUIRES: the list has an entry.
+  // In an empty one: outputs of zero and a log-sum-exp of -infinity.
   absl::Status Evaluate(std::span<const KvBlockRef> blocks, const float* q, int32_t num_queries,
                         Wanted wanted, QueryFindings* findings);
 
