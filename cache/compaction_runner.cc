@@ -214,25 +214,32 @@ class JobRun {
     return BytesOf(recipe_.blocks, model_.shape) < BytesOf(BlocksOf(sources_), model_.shape);
   }
 
+  // Front and back differ in the range alone: what lies around it is asked once, for both.
   absl::Status Validate() {
-    std::vector<KvBlockRef> back(front_.begin(), front_.begin() + job_.first_block);
-    back.insert(back.end(), recipe_.blocks.begin(), recipe_.blocks.end());
-    back.insert(back.end(), front_.begin() + job_.first_block + job_.num_blocks, front_.end());
-    if (CountEntries(back) == 0) {
+    const std::vector<KvBlockRef> range = BlocksOf(sources_);
+    std::vector<KvBlockRef> rest = front_;
+    const auto first = rest.begin() + job_.first_block;
+    rest.erase(first, first + job_.num_blocks);
+    const bool has_rest = CountEntries(rest) > 0;
+    if (!has_rest && plan_.groups.empty()) {
       constexpr double kInfinity = std::numeric_limits<double>::infinity();
       result_->quality = {kInfinity, kInfinity, 0.0};
       return absl::OkStatus();
     }
-    const int32_t first = CountEntries(std::span(front_).first(job_.first_block));
-    Validator validator(MakeSwapMap(plan_, first, CountEntries(front_)));
+    Validator validator(MakeSwapMap(plan_, 0, plan_.num_entries + (has_rest ? 1 : 0)));
     const QuerySamples& queries = job_.held_out;
     const int32_t at_once = ops_.queries_at_once();
-    QueryFindings before, after;
+    QueryFindings before, after, around;
     for (int32_t i = 0; i < queries.size(); i += at_once) {
       const int32_t num = std::min(at_once, queries.size() - i);
       const float* q = queries.q.data() + int64_t{i} * ops_.group() * ops_.head_dim();
-      RETURN_IF_ERROR(ops_.Evaluate(front_, q, num, &before));
-      RETURN_IF_ERROR(ops_.Evaluate(back, q, num, &after));
+      RETURN_IF_ERROR(ops_.Evaluate(range, q, num, UnitOps::kOutAndMasses, &before));
+      RETURN_IF_ERROR(ops_.Evaluate(recipe_.blocks, q, num, UnitOps::kOutAndMasses, &after));
+      if (has_rest) {
+        RETURN_IF_ERROR(ops_.Evaluate(rest, q, num, UnitOps::kOut, &around));
+        AddAsOneEntry(around, &before);
+        AddAsOneEntry(around, &after);
+      }
       validator.Add(before, after);
     }
     result_->held_out_queries = queries.size();

@@ -4,27 +4,12 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/dot_products.h"
 
 namespace condense {
 namespace {
 
-constexpr int32_t kTile = 8;  // columns computed together
-constexpr int32_t kRows = 4;  // rows computed together
 constexpr float kThresholdStep = 0.0005f;
-
-// out[r][c] = sum over d of rows[d][r] * columns[d][c]: one tile, held in registers.
-void MultiplyTile(const float* rows, const float* columns, int32_t stride, int32_t head_dim,
-                  float* out) {
-  float sums[kRows][kTile] = {};
-  for (int32_t d = 0; d < head_dim; ++d) {
-    for (int32_t r = 0; r < kRows; ++r) {
-      for (int32_t c = 0; c < kTile; ++c) sums[r][c] += rows[r] * columns[c];
-    }
-    rows += stride;
-    columns += stride;
-  }
-  for (int32_t r = 0; r < kRows; ++r) std::copy_n(sums[r], kTile, out + int64_t{r} * stride);
-}
 
 }  // namespace
 
@@ -35,12 +20,11 @@ CosineClusters::CosineClusters(MergeBuilder start, const UnitKeys& keys, int32_t
   FindWindows(window);
   int64_t size = 0;
   for (Window& w : windows_) {
-    w.stride = (w.size + kTile - 1) / kTile * kTile;
     w.cosines = size;
-    size += int64_t{w.stride} * w.stride;
+    size += int64_t{w.size} * DotProductStride(w.size);
   }
-  cosines_.resize(size);
-  for (const Window& w : windows_) ComputeCosines(keys, w);
+  cosines_ = std::make_unique_for_overwrite<float[]>(size);
+  ComputeCosines(keys);
 }
 
 void CosineClusters::FindWindows(int32_t window) {
@@ -63,20 +47,21 @@ void CosineClusters::FindWindows(int32_t window) {
   }
 }
 
-void CosineClusters::ComputeCosines(const UnitKeys& keys, const Window& window) {
+void CosineClusters::ComputeCosines(const UnitKeys& keys) {
   const int32_t head_dim = keys.head_dim();
-  const int32_t stride = window.stride;
-  std::vector<float> transposed(int64_t{head_dim} * stride, 0.0f);  // [D, stride]
-  for (int32_t i = 0; i < window.size; ++i) {
-    const float* key = keys.key(order_[window.first + i]);
-    for (int32_t d = 0; d < head_dim; ++d) transposed[int64_t{d} * stride + i] = key[d];
-  }
-  float* const out = cosines_.data() + window.cosines;
-  for (int32_t row = 0; row < stride; row += kRows) {
-    for (int32_t column = row / kTile * kTile; column < stride; column += kTile) {
-      MultiplyTile(transposed.data() + row, transposed.data() + column, stride, head_dim,
-                   out + int64_t{row} * stride + column);
+  std::vector<float> rows, scratch;
+  for (const Window& window : windows_) {
+    rows.resize(int64_t{window.size} * head_dim);
+    scratch.resize(int64_t{DotProductStride(window.size)} * head_dim);
+    for (int32_t i = 0; i < window.size; ++i) {
+      std::copy_n(keys.key(order_[window.first + i]), head_dim,
+                  rows.begin() + int64_t{i} * head_dim);
     }
+    DotProducts({.rows = rows.data(),
+                 .num_rows = window.size,
+                 .head_dim = head_dim,
+                 .scratch = scratch.data(),
+                 .out = cosines_.get() + window.cosines});
   }
 }
 
@@ -86,7 +71,8 @@ void CosineClusters::ClusterWindow(const Window& window, float cosine, MergeBuil
   std::vector<int32_t> alike;
   for (int32_t i = 0; i < window.size; ++i) {
     if (is_member[i]) continue;
-    const float* const row = cosines_.data() + window.cosines + int64_t{i} * window.stride;
+    const float* const row =
+        cosines_.get() + window.cosines + int64_t{i} * DotProductStride(window.size);
     alike.clear();
     for (int32_t j = i + 1; j < window.size; ++j) {
       if (row[j] >= cosine && !is_member[j]) alike.push_back(j);

@@ -4,6 +4,7 @@
 // Clusters of entries whose keys point the same way, inside windows of tokens.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -39,19 +40,18 @@ class CosineClusters {
   struct Window {
     int32_t first = 0;  // in order_
     int32_t size = 0;
-    int32_t stride = 0;   // of a row of cosines, a multiple of kTile
-    int64_t cosines = 0;  // offset of [size, stride]; only what is right of the diagonal counts
+    int64_t cosines = 0;  // offset of its products, see kernels/dot_products.h
   };
 
   void FindWindows(int32_t window);
-  void ComputeCosines(const UnitKeys& keys, const Window& window);
+  void ComputeCosines(const UnitKeys& keys);
   void ClusterWindow(const Window& window, float cosine, MergeBuilder* merges) const;
 
   const MergeBuilder start_;
   const int32_t max_members_;
   std::vector<int32_t> order_;  // entries, window after window, each by descending mass
   std::vector<Window> windows_;
-  std::vector<float> cosines_;
+  std::unique_ptr<float[]> cosines_;
 };
 
 }  // namespace condense

@@ -66,7 +66,8 @@ struct UnitView {
   int32_t head_dim = 0;  // D, a multiple of 8
 };
 
-// Threads: immutable, any thread. A plan depends on the arguments alone, bit for bit.
+// Threads: immutable, any thread. A plan depends on the arguments alone, bit for bit on one
+// machine.
 class Policy {
  public:
   virtual ~Policy() = default;

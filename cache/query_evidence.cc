@@ -41,7 +41,7 @@ class Observer {
     QueryFindings findings;
     RETURN_IF_ERROR(ops_->Evaluate(
         Prefix(list_, seen), samples_.q.data() + int64_t{first} * ops_->group() * ops_->head_dim(),
-        num, &findings));
+        num, UnitOps::kMasses, &findings));
     for (int32_t i = 0; i < num; ++i) {
       const int32_t visible = Visible(first + i);
       if (visible == 0) continue;

@@ -1,8 +1,7 @@
 #include "cache/unit_ops.h"
 
 #include <algorithm>
-
-#include "kernels/base/check.h"
+#include <limits>
 
 namespace condense {
 namespace {
@@ -80,15 +79,20 @@ absl::Status UnitOps::Build(std::span<const KvBuildSource> sources, const BuildR
 }
 
 absl::Status UnitOps::Evaluate(std::span<const KvBlockRef> blocks, const float* q,
-                               int32_t num_queries, QueryFindings* findings) {
+                               int32_t num_queries, Wanted wanted, QueryFindings* findings) {
   const int32_t n = CountEntries(blocks);
-  CHECK_GT(n, 0);
   const int64_t rows = int64_t{num_queries} * group();
   findings->head_dim = head_dim();
   findings->num_entries = n;
-  findings->out.resize(rows * head_dim());
+  findings->out.resize(wanted.out ? rows * head_dim() : 0);
   findings->log_sum_exp.resize(rows);
-  findings->mass.resize(rows * n);
+  findings->mass.resize(wanted.mass ? rows * n : 0);
+  if (n == 0) {
+    std::fill(findings->out.begin(), findings->out.end(), 0.0f);
+    std::fill(findings->log_sum_exp.begin(), findings->log_sum_exp.end(),
+              -std::numeric_limits<float>::infinity());
+    return absl::OkStatus();
+  }
   KvEvaluateArgs args;
   args.q = q;
   args.arena = model_->arena;
@@ -99,9 +103,9 @@ absl::Status UnitOps::Evaluate(std::span<const KvBlockRef> blocks, const float* 
   args.scale = model_->attention_scale;
   args.key_mean = key_mean_;
   args.positions = positions_;
-  args.out = findings->out.data();
+  args.out = wanted.out ? findings->out.data() : nullptr;
   args.log_sum_exp = findings->log_sum_exp.data();
-  args.mass = findings->mass.data();
+  args.mass = wanted.mass ? findings->mass.data() : nullptr;
   AwaitPace();
   return backend_->KvEvaluate(args);
 }

@@ -37,6 +37,13 @@ class UnitOps {
 
   int32_t head_dim() const { return model_->shape.head_dim; }
   int32_t group() const { return model_->group; }
+  struct Wanted {
+    bool out, mass;
+  };
+  static constexpr Wanted kMasses = {.out = false, .mass = true};
+  static constexpr Wanted kOut = {.out = true, .mass = false};
+  static constexpr Wanted kOutAndMasses = {.out = true, .mass = true};
+
   // As many queries as Evaluate should be asked about at once: it reads the list once for all of
   // them and returns their masses of every entry.
   int32_t queries_at_once() const;
@@ -45,10 +52,10 @@ class UnitOps {
   void AwaitPace();
   absl::Status Read(std::span<const KvBuildSource> sources, bool with_keys, UnitRange* range);
   absl::Status Build(std::span<const KvBuildSource> sources, const BuildRecipe& recipe);
-  // What q [num_queries, H/G, D] find in the list of these blocks.
-  // REQUIRES: the list has an entry.
+  // What q [num_queries, H/G, D] find in the list of these blocks; what is not wanted is left out.
+  // In an empty one: outputs of zero and a log-sum-exp of -infinity.
   absl::Status Evaluate(std::span<const KvBlockRef> blocks, const float* q, int32_t num_queries,
-                        QueryFindings* findings);
+                        Wanted wanted, QueryFindings* findings);
 
  private:
   Backend* const backend_;

@@ -21,7 +21,8 @@ struct SwapMap {
   int32_t num_back = 0;          // entries of the back
 };
 // The entries [first, first + plan.num_entries) of the front become the plan's groups, the others
-// stay. REQUIRES: the plan is valid, the range lies within front_entries.
+// stay. What stays may count as one entry, see AddAsOneEntry. REQUIRES: the plan is valid, the
+// range lies within front_entries.
 SwapMap MakeSwapMap(const MergePlan& plan, int32_t first, int32_t front_entries);
 
 // Adds up what rows of queries say. Per row, F front and B back:

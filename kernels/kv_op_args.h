@@ -131,7 +131,7 @@ struct KvReadArgs {
 };
 
 // What queries find in one unit's list: attention of every query over the whole list, for judging a
-// list against another.
+// list against another. Null outputs are left out; without `out` no value is read.
 struct KvEvaluateArgs {
   const float* q = nullptr;          // host [N, H/G, D], after RoPE
   const std::byte* arena = nullptr;  // device
@@ -143,8 +143,8 @@ struct KvEvaluateArgs {
   const float* key_mean = nullptr;  // device [D], of this unit; null when no block is centred
   PositionTable positions;
   float* out = nullptr;          // host [N, H/G, D]
-  float* log_sum_exp = nullptr;  // host [N, H/G] or null
-  float* mass = nullptr;         // host [N, H/G, num_entries] or null: softmax probabilities
+  float* log_sum_exp = nullptr;  // host [N, H/G]
+  float* mass = nullptr;         // host [N, H/G, num_entries]: softmax probabilities
 };
 
 }  // namespace condense

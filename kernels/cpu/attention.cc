@@ -165,7 +165,7 @@ void AttentionRunner::PlanUnit(const AttentionArgs& args, int sequence, int kv_h
     const KvBlockRef& block = unit.list->blocks[b];
     const int end = first_entry + block.count;
     unit.rotated_keys |= KvKeysRotated(block.format);
-    unit.rotated_values |= KvValuesRotated(block.format);
+    unit.rotated_values |= args.out != nullptr && KvValuesRotated(block.format);
     unit.centred |= (block.flags & kKvCentred) != 0;
     unit.centred_gaps |= (block.flags & kKvCentred) != 0 && (block.flags & kKvPosition) != 0;
     for (; next_part < end; next_part += kAttentionPart) part_starts_.push_back({b, first_entry});
@@ -205,6 +205,7 @@ void AttentionRunner::PlanTiles(const AttentionArgs& args, int unit_index) {
 }
 
 int64_t AttentionRunner::SumsPerRow(const AttentionArgs& args, const Tile& tile) const {
+  if (args.out == nullptr) return 0;
   return args.shape.head_dim * (units_[tile.unit].rotated_values ? 2 : 1);
 }
 
@@ -297,7 +298,7 @@ void AttentionRunner::ComputePart(const AttentionArgs& args, const Tile& tile, i
                     : PartSoftmax{-std::numeric_limits<float>::infinity(), 0.0f};
     }
   }
-  SumValues(args, tile, part, result);
+  if (args.out != nullptr) SumValues(args, tile, part, result);
 }
 
 // Whole blocks, whatever rows see: lanes that do not exist or are not seen are masked by the
@@ -314,7 +315,9 @@ void AttentionRunner::ComputeLogits(const AttentionArgs& args, const Tile& tile,
   const PartStart start = part_starts_[unit.first_part_start + part];
   int first_entry = start.first_entry;
   const int end_block = EndBlock(list, start.block, first_entry, to);
-  const ReadOrder order(list, end_block, start.block, false);
+  // Where no values are wanted, the keys of the next part are read next.
+  const int end_keys = args.out != nullptr ? end_block : list.num_blocks;
+  const ReadOrder order(list, end_keys, start.block, false);
   for (int b = start.block; b < end_block; ++b) {
     const int end = first_entry + list.blocks[b].count;
     if (end > from) {
@@ -404,17 +407,23 @@ void AttentionRunner::FinishTile(const AttentionArgs& args, const Tile& tile, fl
       const float max = std::max(into.max, from.max);
       const float a = std::exp2(into.max - max);
       const float b = std::exp2(from.max - max);
-      const int64_t at = int64_t{r} * head_dim;
-      kernels_->combine(total.sums + at, a, result.sums + at, b, head_dim);
-      if (total.rotated_sums != nullptr) {
-        kernels_->combine(total.rotated_sums + at, a, result.rotated_sums + at, b, head_dim);
-      }
+      CombineSums(args, total, a, result, b, r);
       into = {max, into.sum * a + from.sum * b};
     }
   }
   WriteRows(args, tile, total);
   if (args.evidence != nullptr) WriteEvidence(args, tile, partials, total.softmax, worker);
   if (mass_ != nullptr) WriteMass(args, tile, partials, total.softmax, worker);
+}
+
+void AttentionRunner::CombineSums(const AttentionArgs& args, const PartResult& into, float a,
+                                  const PartResult& from, float b, int row) const {
+  if (args.out == nullptr) return;
+  const int64_t at = int64_t{row} * args.shape.head_dim;
+  kernels_->combine(into.sums + at, a, from.sums + at, b, args.shape.head_dim);
+  if (into.rotated_sums != nullptr) {
+    kernels_->combine(into.rotated_sums + at, a, from.rotated_sums + at, b, args.shape.head_dim);
+  }
 }
 
 void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
@@ -426,13 +435,15 @@ void AttentionRunner::WriteRows(const AttentionArgs& args, const Tile& tile,
     const int64_t row = unit.sequence->first_row + tile.first_token + r / group;
     const int64_t index = row * args.num_heads + unit.kv_head * group + r % group;
     const PartSoftmax& softmax = total.softmax[r];
-    float* sums = total.sums + int64_t{r} * head_dim;
-    if (total.rotated_sums != nullptr) {
-      float* rotated = total.rotated_sums + int64_t{r} * head_dim;
-      kernels_->hadamard(rotated, head_dim);
-      kernels_->combine(sums, 1.0f, rotated, 1.0f, head_dim);
+    if (args.out != nullptr) {
+      float* sums = total.sums + int64_t{r} * head_dim;
+      if (total.rotated_sums != nullptr) {
+        float* rotated = total.rotated_sums + int64_t{r} * head_dim;
+        kernels_->hadamard(rotated, head_dim);
+        kernels_->combine(sums, 1.0f, rotated, 1.0f, head_dim);
+      }
+      kernels_->scale(args.out + index * head_dim, sums, 1.0f / softmax.sum, head_dim);
     }
-    kernels_->scale(args.out + index * head_dim, sums, 1.0f / softmax.sum, head_dim);
     if (args.log_sum_exp != nullptr) {
       args.log_sum_exp[index] =
           static_cast<float>((double{softmax.max} + std::log2(double{softmax.sum})) * kLn2);

@@ -100,6 +100,9 @@ class AttentionRunner {
   void SumValuesOfRows(const AttentionArgs& args, const Unit& unit, int part, Range rows,
                        Range entries, const PartResult& result);
   void FinishTile(const AttentionArgs& args, const Tile& tile, float* partials, Worker* worker);
+  // The sums of one row: into = into * a + from * b.
+  void CombineSums(const AttentionArgs& args, const PartResult& into, float a,
+                   const PartResult& from, float b, int row) const;
   void WriteRows(const AttentionArgs& args, const Tile& tile, const PartResult& total);
   void WriteMass(const AttentionArgs& args, const Tile& tile, float* partials,
                  const PartSoftmax* totals, Worker* worker) const;
@@ -111,7 +114,7 @@ class AttentionRunner {
   bool KeepsWeights(const AttentionArgs& args) const {
     return args.evidence != nullptr || mass_ != nullptr;
   }
-  // Floats of the sums of one row.
+  // Floats of the sums of one row; none without an output for them.
   int64_t SumsPerRow(const AttentionArgs& args, const Tile& tile) const;
   int64_t PartResultSize(const AttentionArgs& args, const Tile& tile) const;
   PartResult ResultAt(const AttentionArgs& args, const Tile& tile, float* partials, int part,

@@ -1,8 +1,8 @@
 #ifndef CONDENSE_KERNELS_CPU_VECTOR_KERNELS_H_
 #define CONDENSE_KERNELS_CPU_VECTOR_KERNELS_H_
 
-// The inner loops of attention, elementwise ops and sampling as one table of functions per
-// instruction set.
+// The inner loops of attention, elementwise ops, products of keys and sampling as one table of
+// functions per instruction set.
 //
 // Everything above them (parts, masks, threads, order of merging) is ordinary C++ in attention.cc,
 // elementwise.cc, kv_ops.cc and sample.cc. Each function's result for a row is independent of the
@@ -14,6 +14,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/kv_kernel_args.h"
+#include "kernels/dot_products.h"
 
 namespace condense::cpu {
 
@@ -85,6 +86,8 @@ struct VectorKernels {
   void (*add)(float* x, const float* y, int64_t n);
   void (*to_half)(Half* to, const float* from, int n);   // n a multiple of 8
   void (*to_float)(float* to, const Half* from, int n);  // n a multiple of 8
+  // See kernels/dot_products.h.
+  void (*dot_products)(const DotProductsArgs& args);
   // See kernels/hadamard.h.
   void (*hadamard)(float* x, int n);
   // to[c * to_stride + r] = from[r * from_stride + c] for r in [0, rows), c in [0, cols).

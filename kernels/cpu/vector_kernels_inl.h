@@ -57,6 +57,8 @@ inline constexpr int KeyVectors(int rows) { return std::min(VectorsPerRow(rows),
 
 #include "kernels/cpu/attention_inl.h"
 #include "kernels/cpu/elementwise_inl.h"
+// After both: it is made of parts of them.
+#include "kernels/cpu/dot_products_inl.h"
 #include "kernels/cpu/kv_codes_inl.h"
 #include "kernels/cpu/kv_pack_inl.h"
 #include "kernels/cpu/mean_term_inl.h"
@@ -87,6 +89,7 @@ inline constexpr VectorKernels kKernels = {
     .add = &AddTo,
     .to_half = &ToHalfRow,
     .to_float = &ToFloatRow,
+    .dot_products = &DotProducts,
     .hadamard = &HadamardRow,
     .transpose = &Transpose<float>,
     .transpose_half = &Transpose<Half>,

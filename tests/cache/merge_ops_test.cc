@@ -109,7 +109,7 @@ class MergeOpsTest : public testing::TestWithParam<std::string> {
                             const std::vector<float>& q) {
     QueryFindings findings;
     UnitOps ops(backend_.get(), &unit.model(), 1, 1);
-    EXPECT_TRUE(ops.Evaluate(blocks, q.data(), 1, &findings).ok());
+    EXPECT_TRUE(ops.Evaluate(blocks, q.data(), 1, UnitOps::kOutAndMasses, &findings).ok());
     return findings.mass;
   }
 

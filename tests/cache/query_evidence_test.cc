@@ -33,7 +33,7 @@ UnitEvidence Naive(const CompactionUnit& unit, const QuerySamples& samples, Unit
     if (blocks.empty()) continue;
     QueryFindings findings;
     const float* q = samples.q.data() + int64_t{i} * ops->group() * ops->head_dim();
-    EXPECT_TRUE(ops->Evaluate(blocks, q, 1, &findings).ok());
+    EXPECT_TRUE(ops->Evaluate(blocks, q, 1, UnitOps::kMasses, &findings).ok());
     std::vector<float> largest(findings.num_entries, 0.0f);
     for (int32_t row = 0; row < findings.num_rows(); ++row) {
       for (int32_t e = 0; e < findings.num_entries; ++e) {

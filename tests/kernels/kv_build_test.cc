@@ -312,6 +312,24 @@ TEST_P(KvEvaluateTest, MassOfAQueryIsOne) {
   }
 }
 
+TEST_P(KvEvaluateTest, WithoutOutputsMassesAreTheSameAndValuesAreNotRead) {
+  const std::vector<KvBlockKind> kinds = {
+      {KvFormat::kK4V4, kEverything}, {KvFormat::kK16V16, 0}, {KvFormat::kK8V8, 0}};
+  const UnitArena arena({64, 32}, std::vector<int>(37, 30), kinds);
+  UnitArena poisoned({64, 32}, std::vector<int>(37, 30), kinds);
+  poisoned.PoisonValues();
+  for (const int queries : {1, 20, 64}) {
+    const auto evaluate = [&](const UnitArena& unit, bool with_out) {
+      return unit.Evaluate(backend(), unit.image(), unit.list(), queries, 3, with_out);
+    };
+    EXPECT_TRUE(std::isnan(evaluate(poisoned, true).out[0]));
+    const auto both = evaluate(arena, true);
+    const auto masses = evaluate(poisoned, false);
+    EXPECT_TRUE(SameBits(masses.mass, both.mass));
+    EXPECT_TRUE(SameBits(masses.log_sum_exp, both.log_sum_exp));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, KvEvaluateTest, testing::ValuesIn(TestedBackends()),
                          BackendInstanceName);
 

@@ -1,5 +1,6 @@
 #include "tests/kernels/unit_arena.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -67,13 +68,14 @@ UnitArena::Contents UnitArena::ReadAll(Backend* backend) const {
 }
 
 UnitArena::Evaluation UnitArena::Evaluate(Backend* backend, const std::vector<std::byte>& image,
-                                          const KvList& list, int num_queries, int group) const {
+                                          const KvList& list, int num_queries, int group,
+                                          bool with_out) const {
   const int rows = num_queries * group;
   const DeviceArray<std::byte> arena(backend, image);
   const std::vector<float> q = RandomFloats(int64_t{rows} * shape().head_dim, 33);
   const DeviceArray<float> mean(backend, mean_), cos(backend, cos_), sin(backend, sin_);
   Evaluation result;
-  result.out.resize(q.size());
+  result.out.resize(with_out ? q.size() : 0);
   result.log_sum_exp.resize(rows);
   result.mass.resize(int64_t{rows} * list.num_entries);
   KvEvaluateArgs args;
@@ -86,7 +88,7 @@ UnitArena::Evaluation UnitArena::Evaluate(Backend* backend, const std::vector<st
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape().head_dim));
   args.key_mean = mean.get();
   args.positions = {cos.get(), sin.get(), kNumPositions, pairing_};
-  args.out = result.out.data();
+  args.out = with_out ? result.out.data() : nullptr;
   args.log_sum_exp = result.log_sum_exp.data();
   args.mass = result.mass.data();
   EXPECT_TRUE(backend->KvEvaluate(args).ok());
@@ -112,6 +114,18 @@ std::vector<std::byte> UnitArena::Build(Backend* backend, const std::vector<KvBu
   args.positions = {cos.get(), sin.get(), kNumPositions, pairing_};
   EXPECT_TRUE(backend->KvBuild(args).ok());
   return arena.Read();
+}
+
+void UnitArena::PoisonValues() {
+  for (int b = 0; b < list().num_blocks; ++b) {
+    const KvBlockRef& block = list().blocks[b];
+    const KvBlockPieces pieces = KvPieces(block.format, block.flags, shape());
+    const bool plain = KvValueBits(block.format) == 16;
+    const int64_t at =
+        int64_t{block.offset_64} * 64 + (plain ? pieces.values : pieces.value_scales);
+    const int64_t halves = int64_t{shape().block_tokens} * (plain ? shape().head_dim : 1);
+    std::fill_n(image_.begin() + at, 2 * halves, std::byte{0x7e});
+  }
 }
 
 void UnitArena::SetEntry(const KvBlockRef& block, int slot, const std::vector<float>& key,

@@ -35,6 +35,8 @@ class UnitArena {
     image_.resize(image_.size() + KvBlockBytes(format, shape(), flags), std::byte{0x7e});
     return block;
   }
+  // Makes every value of the list NaN, or its scale.
+  void PoisonValues();
   void SetEntry(const KvBlockRef& block, int slot, const std::vector<float>& key,
                 const std::vector<float>& value);
   std::vector<float> Rotated(const std::vector<float>& x, int64_t position) const {
@@ -64,7 +66,7 @@ class UnitArena {
     std::vector<float> out, log_sum_exp, mass;
   };
   Evaluation Evaluate(Backend* backend, const std::vector<std::byte>& image, const KvList& list,
-                      int num_queries, int group) const;
+                      int num_queries, int group, bool with_out = true) const;
 
  private:
   KvLists lists_;

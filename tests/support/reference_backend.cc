@@ -273,9 +273,10 @@ absl::Status ReferenceBackend::KvEvaluate(const KvEvaluateArgs& args) {
   attention.key_mean = args.key_mean;
   attention.positions = args.positions;
   attention.evidence_offset = &evidence_offset;
+  std::vector<float> unwanted(args.shape.head_dim);
   for (int64_t row = 0; row < rows; ++row) {
     attention.q = args.q + row * args.shape.head_dim;
-    attention.out = args.out + row * args.shape.head_dim;
+    attention.out = args.out == nullptr ? unwanted.data() : args.out + row * args.shape.head_dim;
     if (args.log_sum_exp != nullptr) attention.log_sum_exp = args.log_sum_exp + row;
     if (args.mass != nullptr) attention.evidence = args.mass + row * args.list.num_entries;
     Attention(attention);
