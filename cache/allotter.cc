@@ -139,7 +139,8 @@ double Allotter::TargetBytes(const SequenceCompaction& sequence,
     }
   }
   const double window = sequence.compression_.keeps_window ? options_->window_tokens : 0.0;
-  const double tail_blocks = window / shape.block_tokens + options_->min_blocks + 1.0;
+  const double tail_blocks =
+      window / shape.block_tokens + options_->MinBlocks(sequence.compression_) + 1.0;
   const double whole_blocks =
       static_cast<double>(sequence.kv_->committed_tokens) / shape.block_tokens;
   const auto num_units = static_cast<double>(ranges.size());

@@ -175,8 +175,8 @@ void Compactor::PostDue(SequenceCompaction* sequence, bool urgent) {
 }
 
 bool Compactor::CanPost(const SequenceCompaction& sequence, const CompactionRange& range) const {
-  return range.num >= options_.min_blocks && sequence.units_[range.unit].cool_down == 0 &&
-         sequence.kv_->tickets[range.unit] == 0;
+  return range.num >= options_.MinBlocks(sequence.compression_) &&
+         sequence.units_[range.unit].cool_down == 0 && sequence.kv_->tickets[range.unit] == 0;
 }
 
 void Compactor::PostFurther(SequenceCompaction* sequence) {
@@ -214,7 +214,7 @@ bool Compactor::Post(SequenceCompaction* sequence, const Policy* policy,
       std::min<int64_t>(std::min(range.num, kMaxRangeBlocks),
                         cache_->StageableBlocks(storage.format, storage.flags)));
   std::optional<KvStage> stage;
-  if (num_blocks >= options_.min_blocks) {
+  if (num_blocks >= options_.MinBlocks(sequence->compression_)) {
     stage = cache_->TryStage(sequence->kv_, range.unit, range.first, num_blocks, storage.format,
                              storage.flags, num_blocks);
   }

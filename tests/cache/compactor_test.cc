@@ -139,6 +139,16 @@ TEST_F(CompactorTest, TooFewSealedBlocksWait) {
   EXPECT_EQ(mailbox_->jobs_out(), 2);
 }
 
+TEST_F(CompactorTest, EightBitsAloneWaitForNoSecondBlockAndKeepNoWindow) {
+  Make();
+  Start(MakeCompression("lossless").value(), 2 * kB - 1);
+  Turn();
+  EXPECT_EQ(mailbox_->jobs_out(), 0);
+  Append(1);
+  Turn();
+  EXPECT_EQ(mailbox_->jobs_out(), 2);
+}
+
 TEST_F(CompactorTest, SlidingWindowLayersAreLeftOut) {
   Make({}, 2, 8, {200, 0});
   Start(Balanced(), 1000);
