@@ -164,15 +164,15 @@ class JobRun {
 
   absl::Status Observe() {
     EntryStats stats;
-    stats.AppendMany(CountEntries(front_));
+    stats.AppendMany(result_->entries_before);
     if (job_.policy->needs_evidence()) {
-      RETURN_IF_ERROR(ObserveQueries(front_, job_.evidence, &ops_, &stats));
+      const int32_t first = CountEntries(std::span(front_).first(job_.first_block));
+      RETURN_IF_ERROR(ObserveQueries(front_, first, job_.evidence, &ops_, &stats));
     }
-    const int32_t first = CountEntries(std::span(front_).first(job_.first_block));
-    evidence_ = stats.Freeze(first, result_->entries_before);
+    evidence_ = stats.Freeze(0, stats.size());
     if (job_.marked.empty()) return absl::OkStatus();
     // Queries of the past may be older than the marks; only the others can lift them.
-    const int32_t recent = CountWhole(job_.evidence, stats.size());
+    const int32_t recent = CountWhole(job_.evidence, CountEntries(front_));
     for (int32_t i = 0; i < evidence_.size(); ++i) {
       evidence_.marked[i] = job_.marked[i] != 0 && evidence_.idle_steps[i] >= recent;
     }

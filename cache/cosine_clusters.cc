@@ -39,11 +39,13 @@ void CosineClusters::FindWindows(int32_t window) {
     order_.push_back(i);
     ++windows_.back().size;
   }
+  std::vector<std::pair<double, int32_t>> ranked;  // by minus the mass, then by number
   for (const Window& w : windows_) {
-    std::sort(
-        order_.begin() + w.first, order_.begin() + w.first + w.size, [this](int32_t a, int32_t b) {
-          return start_.mass(a) > start_.mass(b) || (start_.mass(a) == start_.mass(b) && a < b);
-        });
+    const auto order = order_.begin() + w.first;
+    ranked.clear();
+    for (int32_t i = 0; i < w.size; ++i) ranked.push_back({-start_.mass(order[i]), order[i]});
+    std::sort(ranked.begin(), ranked.end());
+    for (int32_t i = 0; i < w.size; ++i) order[i] = ranked[i].second;
   }
 }
 

@@ -80,14 +80,13 @@ void EntryStats::AppendMany(int32_t num_entries) {
   marked_.resize(size, 0);
 }
 
-void EntryStats::Observe(std::span<const float> probability) {
+void EntryStats::Observe(std::span<const float> probability, size_t num_seen) {
   CHECK_LE(probability.size(), sum_.size());
   if (steps_counted_ == kMostSteps) HalveHistory();
   if (steps_in_half_ == kHalfWindow) StartHalfWindow();
   ++steps_counted_;
   ++steps_in_half_;
-  const float attended =
-      kAttendedShare / std::max<float>(static_cast<float>(probability.size()), 1);
+  const float attended = kAttendedShare / std::max<float>(static_cast<float>(num_seen), 1);
   const size_t n = probability.size();
   AddStep(probability.data(), n, sum_.data(), steps_.data());
   RaiseMaxima(probability.data(), n, half_max_[current_half_].data());

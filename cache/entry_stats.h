@@ -41,9 +41,11 @@ class EntryStats {
   void Append() { AppendMany(1); }
   void AppendMany(int32_t num_entries);
   // One step, or one sampled query of a prompt: probability[i] of the first entries, which are what
-  // it could see; the entries behind them had not been written. NaN counts as 0.
+  // it could see; the entries behind them had not been written. NaN counts as 0. `num_seen` is
+  // among how many the attention was shared, where these entries are but a part of a list.
   // REQUIRES: at most size() probabilities.
-  void Observe(std::span<const float> probability);
+  void Observe(std::span<const float> probability, size_t num_seen);
+  void Observe(std::span<const float> probability) { Observe(probability, probability.size()); }
   // The entries [first, first + plan.num_entries) have become the plan's groups. What members drew
   // per step adds up, so that total mass stays; the steps are those of the member seen longest, the
   // window maximum is the largest. Marks are renewed from the plan.

@@ -14,10 +14,11 @@
 namespace condense {
 
 // Observes, query by query and in order, the largest probability that any head of the group gave to
-// each of the list's entries that the query could see. Queries that saw none are passed over.
-// Errors: the backend's. REQUIRES: *stats has as many entries as the list.
-absl::Status ObserveQueries(std::span<const KvBlockRef> list, const QuerySamples& samples,
-                            UnitOps* ops, EntryStats* stats);
+// each of the entries [first, first + stats->size()) of the list that the query could see. Queries
+// that saw no entry of the list are passed over; those that saw none of the range are not asked.
+// Errors: the backend's. REQUIRES: the list has these entries.
+absl::Status ObserveQueries(std::span<const KvBlockRef> list, int32_t first,
+                            const QuerySamples& samples, UnitOps* ops, EntryStats* stats);
 
 // How many of the samples saw the whole list of so many entries.
 int32_t CountWhole(const QuerySamples& samples, int32_t num_entries);

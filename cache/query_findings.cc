@@ -11,7 +11,7 @@ namespace condense {
 void AddAsOneEntry(const QueryFindings& rest, QueryFindings* part) {
   CHECK(rest.head_dim == part->head_dim && rest.num_rows() == part->num_rows());
   const int32_t n = part->num_entries, head_dim = part->head_dim;
-  std::vector<float> masses;
+  FloatArray masses;
   masses.reserve(int64_t{part->num_rows()} * (n + 1));
   for (int32_t row = 0; row < part->num_rows(); ++row) {
     const double of_part = part->log_sum_exp[row], of_rest = rest.log_sum_exp[row];

@@ -4,17 +4,18 @@
 // What queries found in a unit's list.
 
 #include <cstdint>
-#include <vector>
+
+#include "cache/float_array.h"
 
 namespace condense {
 
 // R rows: queries times the H/G heads of the group, query by query; n entries of the list.
 struct QueryFindings {
-  int32_t head_dim = 0;            // D
-  int32_t num_entries = 0;         // n
-  std::vector<float> out;          // [R, D], or empty
-  std::vector<float> log_sum_exp;  // [R]
-  std::vector<float> mass;         // [R, n]: softmax probabilities; or empty
+  int32_t head_dim = 0;     // D
+  int32_t num_entries = 0;  // n
+  FloatArray out;           // [R, D], or empty
+  FloatArray log_sum_exp;   // [R]
+  FloatArray mass;          // [R, n]: softmax probabilities; or empty
 
   int32_t num_rows() const { return static_cast<int32_t>(log_sum_exp.size()); }
   const float* out_of(int32_t row) const { return out.data() + int64_t{row} * head_dim; }

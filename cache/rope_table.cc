@@ -6,6 +6,20 @@
 #include "kernels/base/check.h"
 
 namespace condense {
+namespace {
+
+// Pair i is first[i * kStep] and second[i * kStep]. Steps known at compile time are vectorised.
+template <int kStep>
+void TurnPairs(int32_t half, const float* __restrict cos, const float* __restrict sin, float sign,
+               float* __restrict first, float* __restrict second) {
+  for (int32_t i = 0; i < half; ++i) {
+    const float x = first[i * kStep], y = second[i * kStep], s = sign * sin[i];
+    first[i * kStep] = x * cos[i] - y * s;
+    second[i * kStep] = x * s + y * cos[i];
+  }
+}
+
+}  // namespace
 
 void RopeTable::Extend(int32_t max_turn) {
   const size_t half = frequencies_.radians.size();
@@ -25,14 +39,10 @@ void RopeTable::Turn(int32_t turn, float* key) const {
   const float* cos = cos_.data() + int64_t{size} * half;
   const float* sin = sin_.data() + int64_t{size} * half;
   const float sign = turn < 0 ? -1.0f : 1.0f;
-  const bool adjacent = frequencies_.pairing == RopePairing::kAdjacent;
-  const int32_t step = adjacent ? 2 : 1, partner = adjacent ? 1 : half;
-  for (int32_t i = 0; i < half; ++i) {
-    float& first = key[i * step];
-    float& second = key[i * step + partner];
-    const float x = first, y = second, s = sign * sin[i];
-    first = x * cos[i] - y * s;
-    second = x * s + y * cos[i];
+  if (frequencies_.pairing == RopePairing::kAdjacent) {
+    TurnPairs<2>(half, cos, sin, sign, key, key + 1);
+  } else {
+    TurnPairs<1>(half, cos, sin, sign, key, key + half);
   }
 }
 

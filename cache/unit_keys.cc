@@ -1,5 +1,6 @@
 #include "cache/unit_keys.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/check.h"
@@ -16,14 +17,19 @@ float Dot(const float* a, const float* b, int32_t head_dim) {
 }
 
 UnitKeys::UnitKeys(std::span<const float> keys, int32_t head_dim)
-    : head_dim_(head_dim), keys_(keys.begin(), keys.end()) {
+    : head_dim_(head_dim), keys_(keys.size()) {
   CHECK(head_dim > 0 && head_dim % 8 == 0);
   for (size_t first = 0; first < keys_.size(); first += head_dim) {
-    float* const key = keys_.data() + first;
+    const float* const key = keys.data() + first;
+    float* const to = keys_.data() + first;
     const float square = Dot(key, key, head_dim);
     const bool has_direction = square > 0 && std::isfinite(square);
-    const float scale = has_direction ? 1.0f / std::sqrt(square) : 0.0f;
-    for (int32_t d = 0; d < head_dim; ++d) key[d] = has_direction ? key[d] * scale : 0.0f;
+    if (!has_direction) {
+      std::fill_n(to, head_dim, 0.0f);
+      continue;
+    }
+    const float scale = 1.0f / std::sqrt(square);
+    for (int32_t d = 0; d < head_dim; ++d) to[d] = key[d] * scale;
   }
 }
 

@@ -5,7 +5,8 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include "cache/float_array.h"
 
 namespace condense {
 
@@ -22,7 +23,7 @@ class UnitKeys {
 
  private:
   int32_t head_dim_;
-  std::vector<float> keys_;  // [n, D]
+  FloatArray keys_;  // [n, D]
 };
 
 // The dot product of two vectors. D a multiple of 8.

@@ -84,6 +84,9 @@ absl::Status UnitOps::Evaluate(std::span<const KvBlockRef> blocks, const float* 
   const int64_t rows = int64_t{num_queries} * group();
   findings->head_dim = head_dim();
   findings->num_entries = n;
+  // Emptied first, so that nothing is copied where they grow.
+  findings->out.clear();
+  findings->mass.clear();
   findings->out.resize(wanted.out ? rows * head_dim() : 0);
   findings->log_sum_exp.resize(rows);
   findings->mass.resize(wanted.mass ? rows * n : 0);

@@ -11,6 +11,7 @@
 #include "cache/build_recipe.h"
 #include "cache/compaction_model.h"
 #include "cache/compaction_pace.h"
+#include "cache/float_array.h"
 #include "cache/query_findings.h"
 #include "kernels/backend.h"
 
@@ -21,7 +22,7 @@ struct UnitRange {
   std::vector<int32_t> positions;  // [n]
   std::vector<float> biases;       // [n]
   std::vector<int32_t> counts;     // [n]
-  std::vector<float> keys;         // [n, D], after RoPE; empty where they were not asked for
+  FloatArray keys;                 // [n, D], after RoPE; empty where they were not asked for
 };
 
 int32_t CountEntries(std::span<const KvBlockRef> blocks);

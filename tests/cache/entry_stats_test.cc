@@ -97,6 +97,17 @@ TEST(EntryStatsTest, AttendedMeansMoreThanAQuarterOfAnEvenShare) {
   EXPECT_THAT(evidence.idle_steps, ElementsAre(0, 2, 1, 0));
 }
 
+TEST(EntryStatsTest, AnEvenShareIsThatOfAllThatWasSeen) {
+  EntryStats stats;
+  stats.AppendMany(2);
+  const std::vector<float> probability = {0.0625f, 0.063f};
+  stats.Observe(probability, 4);
+  EXPECT_THAT(All(stats).idle_steps, ElementsAre(1, 0));
+  stats.Observe({}, 4);  // a step that saw neither
+  EXPECT_THAT(All(stats).idle_steps, ElementsAre(1, 0));
+  EXPECT_THAT(All(stats).steps, ElementsAre(1, 1));
+}
+
 TEST(EntryStatsTest, IdleStepsStopCountingInsteadOfWrapping) {
   EntryStats stats;
   stats.AppendMany(2);

@@ -110,7 +110,7 @@ class MergeOpsTest : public testing::TestWithParam<std::string> {
     QueryFindings findings;
     UnitOps ops(backend_.get(), &unit.model(), 1, 1);
     EXPECT_TRUE(ops.Evaluate(blocks, q.data(), 1, UnitOps::kOutAndMasses, &findings).ok());
-    return findings.mass;
+    return {findings.mass.begin(), findings.mass.end()};
   }
 
   // The blocks that kv-build makes of `sources` by these folds (from, into).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "tests/support/compaction_unit.h"
 #include "tests/support/fault_backend.h"
@@ -19,7 +20,7 @@ std::vector<KvBlockRef> FrontOf(const CompactionUnit& unit) {
 }
 
 // Every query alone, over exactly what it saw.
-UnitEvidence Naive(const CompactionUnit& unit, const QuerySamples& samples, UnitOps* ops) {
+EntryStats NaiveStats(const CompactionUnit& unit, const QuerySamples& samples, UnitOps* ops) {
   EntryStats stats;
   stats.AppendMany(CountEntries(unit.front()));
   for (int32_t i = 0; i < samples.size(); ++i) {
@@ -42,14 +43,24 @@ UnitEvidence Naive(const CompactionUnit& unit, const QuerySamples& samples, Unit
     }
     stats.Observe(largest);
   }
+  return stats;
+}
+
+UnitEvidence Naive(const CompactionUnit& unit, const QuerySamples& samples, UnitOps* ops) {
+  const EntryStats stats = NaiveStats(unit, samples, ops);
   return stats.Freeze(0, stats.size());
 }
 
-UnitEvidence Observed(const CompactionUnit& unit, const QuerySamples& samples, UnitOps* ops) {
+UnitEvidence ObservedRange(const CompactionUnit& unit, int32_t first, int32_t num,
+                           const QuerySamples& samples, UnitOps* ops) {
   EntryStats stats;
-  stats.AppendMany(CountEntries(unit.front()));
-  EXPECT_TRUE(ObserveQueries(FrontOf(unit), samples, ops, &stats).ok());
-  return stats.Freeze(0, stats.size());
+  stats.AppendMany(num);
+  EXPECT_TRUE(ObserveQueries(FrontOf(unit), first, samples, ops, &stats).ok());
+  return stats.Freeze(0, num);
+}
+
+UnitEvidence Observed(const CompactionUnit& unit, const QuerySamples& samples, UnitOps* ops) {
+  return ObservedRange(unit, 0, CountEntries(unit.front()), samples, ops);
 }
 
 void ExpectSame(const UnitEvidence& actual, const UnitEvidence& expected) {
@@ -68,6 +79,22 @@ TEST(QueryEvidenceTest, IsWhatEachQuerySawAlone) {
   UnitOps ops(&backend, &unit.model(), 1, 1);
   const QuerySamples samples = unit.Evidence(20, 5);
   ExpectSame(Observed(unit, samples, &ops), Naive(unit, samples, &ops));
+}
+
+TEST(QueryEvidenceTest, OfARangeIsThatPartOfTheWhole) {
+  FaultBackend backend(std::make_unique<ReferenceBackend>());
+  const CompactionUnit unit(&backend, {.num_entries = 150});
+  UnitOps ops(&backend, &unit.model(), 1, 1);
+  const QuerySamples samples = unit.Evidence(20, 5);
+  const EntryStats whole = NaiveStats(unit, samples, &ops);
+  for (const auto& [first, num] : {std::pair{0, 32}, {64, 50}, {118, 32}, {149, 1}, {150, 0}}) {
+    SCOPED_TRACE(first);
+    ExpectSame(ObservedRange(unit, first, num, samples, &ops), whole.Freeze(first, num));
+  }
+  // Queries that were never shown the range are not asked: the last 20 of 40 fill two passes.
+  const int64_t before = backend.num_worker_ops();
+  ObservedRange(unit, 149, 1, samples, &ops);
+  EXPECT_EQ(backend.num_worker_ops() - before, 2);
 }
 
 TEST(QueryEvidenceTest, QueriesThatSawNothingOrTooMuchAreTakenForWhatTheyAre) {
@@ -106,7 +133,7 @@ TEST(QueryEvidenceTest, ReturnsTheBackendsFailure) {
   EntryStats stats;
   stats.AppendMany(64);
   backend.FailWorkerOp(0);
-  EXPECT_EQ(ObserveQueries(FrontOf(unit), unit.Evidence(4, 5), &ops, &stats).code(),
+  EXPECT_EQ(ObserveQueries(FrontOf(unit), 0, unit.Evidence(4, 5), &ops, &stats).code(),
             absl::StatusCode::kInternal);
 }
 
