@@ -18,6 +18,10 @@ struct UninitializedAllocator : std::allocator<T> {
     using other = UninitializedAllocator<U>;
   };
 
+  UninitializedAllocator() = default;
+  template <typename U>
+  UninitializedAllocator(const UninitializedAllocator<U>&) {}  // allocators hold nothing
+
   template <typename U>
   void construct(U* at) {
     ::new (static_cast<void*>(at)) U;
