@@ -1,6 +1,7 @@
 // `condense speed`: what the engine itself does per second, without gRPC.
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -73,15 +74,17 @@ struct Speed {
 // Threads: thread-safe. The engine thread calls OnPublished, so that times are those of the steps.
 class StepWatch {
  public:
-  void Begin(const Cell& cell) {
+  // Submits all of the cell's sequences. The engine gets no further than its first token meanwhile,
+  // so that none is missed.
+  absl::Status Begin(const Cell& cell,
+                     const std::function<absl::StatusOr<std::shared_ptr<TokenStream>>()>& submit) {
     MutexLock lock(&mutex_);
     run_ = Run{.expected = cell.sequences, .settle = cell.settle, .started = absl::Now()};
-  }
-
-  void Add(std::shared_ptr<TokenStream> stream) {
-    MutexLock lock(&mutex_);
-    run_.lanes.push_back({.stream = std::move(stream)});
-    Look();  // the engine may have been faster
+    for (int32_t i = 0; i < cell.sequences; ++i) {
+      ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream, submit());
+      run_.lanes.push_back({.stream = std::move(stream)});
+    }
+    return absl::OkStatus();
   }
 
   void OnPublished() {
@@ -171,17 +174,16 @@ class StepWatch {
 
 absl::StatusOr<Speed> RunOnce(Engine* engine, StepWatch* watch, Workload* workload,
                               const Cell& cell, Samples* step_ms) {
-  watch->Begin(cell);
-  for (int32_t i = 0; i < cell.sequences; ++i) {
+  int32_t number = 0;
+  RETURN_IF_ERROR(watch->Begin(cell, [&] {
     Request request;
-    request.id = absl::StrFormat("speed-%d", i);
+    request.id = absl::StrFormat("speed-%d", number++);
     request.prompt = workload->Next().prompt;
     request.sampling.temperature = 0.0f;
     request.stop.max_tokens = cell.settle + cell.generate;
     request.stop.ignore_eos = true;
-    ASSIGN_OR_RETURN(auto stream, engine->Submit(std::move(request)));
-    watch->Add(std::move(stream));
-  }
+    return engine->Submit(std::move(request));
+  }));
   return watch->Finish(cell, step_ms);
 }
 
