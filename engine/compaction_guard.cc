@@ -15,11 +15,38 @@ std::string Reason(const GuardrailDecision& decision) {
   return absl::StrCat(decision.text, "; goes on: ", decision.waiting_for);
 }
 
+// Labels are of the metrics' own closed sets, in the same order.
+GuardMode ModeLabel(GuardrailMode mode) { return static_cast<GuardMode>(mode); }
+static_assert(kNumGuardrailModes == 1 + static_cast<int>(GuardMode::kProbation));
+static_assert(kNumGuards == 1 + static_cast<int>(GuardMetric::kMemory));
+
+// Nothing for what makes no transition.
+std::optional<TransitionReason> ReasonLabel(GuardrailReason reason) {
+  switch (reason) {
+    case GuardrailReason::kWarning:
+      return TransitionReason::kWarning;
+    case GuardrailReason::kLimitBroken:
+      return TransitionReason::kLimitBroken;
+    case GuardrailReason::kRecovered:
+      return TransitionReason::kRecovered;
+    case GuardrailReason::kDwellOver:
+      return TransitionReason::kDwellOver;
+    case GuardrailReason::kProbationPassed:
+      return TransitionReason::kPassed;
+    case GuardrailReason::kForced:
+      return TransitionReason::kForced;
+    case GuardrailReason::kStart:
+    case GuardrailReason::kReleased:
+      break;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 CompactionGuard::CompactionGuard(const GuardrailLimits& limits, int32_t cycle_turns,
-                                 CompressionControl* control)
-    : cycle_turns_(cycle_turns), control_(control), monitor_(limits, Now()) {
+                                 CompressionControl* control, Metrics* metrics)
+    : cycle_turns_(cycle_turns), control_(control), metrics_(metrics), monitor_(limits, Now()) {
   Tell();
 }
 
@@ -32,6 +59,7 @@ void CompactionGuard::Judge() {
   FollowOperator(now);
   if (!monitor_.Due(now)) return;
   monitor_.Evaluate(now);
+  TellReadings();
   Tell();
 }
 
@@ -50,12 +78,30 @@ void CompactionGuard::FollowOperator(absl::Time now) {
 void CompactionGuard::Tell() {
   const GuardrailDecision& decision = monitor_.decision();
   control_->SetGuard(decision.mode, Reason(decision));
+  if (metrics_ != nullptr) metrics_->SetGuardMode(ModeLabel(decision.mode));
   const Guardrail& guardrail = monitor_.guardrail();
   if (guardrail.num_transitions() == transitions_) return;
   transitions_ = guardrail.num_transitions();
-  const GuardrailTransition& last = guardrail.transitions().back();
-  LogInfo("compaction: %s, was %s: %s", GuardrailModeName(last.to), GuardrailModeName(last.from),
-          last.text);
+  TellTransition(guardrail.transitions().back());
+}
+
+void CompactionGuard::TellTransition(const GuardrailTransition& transition) {
+  LogInfo("compaction: %s, was %s: %s", GuardrailModeName(transition.to),
+          GuardrailModeName(transition.from), transition.text);
+  const std::optional<TransitionReason> reason = ReasonLabel(transition.reason);
+  if (metrics_ == nullptr || !reason.has_value()) return;
+  metrics_->guard_transitions(ModeLabel(transition.to), *reason).Increment();
+}
+
+void CompactionGuard::TellReadings() {
+  if (metrics_ == nullptr) return;
+  for (int i = 0; i < kNumGuards; ++i) {
+    const std::optional<Reading>& reading = monitor_.readings()[static_cast<Guard>(i)];
+    const auto label = static_cast<GuardMetric>(i);
+    const int64_t samples = reading.has_value() ? reading->samples : 0;
+    metrics_->guard_samples(label).Set(static_cast<double>(samples));
+    if (reading.has_value()) metrics_->guard_reading(label).Set(reading->value);
+  }
 }
 
 bool CompactionGuard::AdmitsNext() { return IsCompacted(monitor_.decision(), starts_++); }

@@ -12,16 +12,19 @@
 #include "engine/compression_control.h"
 #include "engine/guard_monitor.h"
 #include "engine/quality/guardrail_limits.h"
+#include "metrics/metrics.h"
 
 namespace condense {
 
 // Reads the clock, makes samples of what the engine saw, follows the operator, and tells
-// `control` and the log what was decided. Threads: thread-compatible, owner is the engine thread.
+// `control`, `metrics` and the log what was decided. Threads: thread-compatible, owner is the
+// engine thread.
 class CompactionGuard {
  public:
-  // `cycle_turns`: turns in which every sequence has had its own. `control` outlives the guard.
-  // REQUIRES: Validate(limits) is OK; cycle_turns >= 1.
-  CompactionGuard(const GuardrailLimits& limits, int32_t cycle_turns, CompressionControl* control);
+  // `cycle_turns`: turns in which every sequence has had its own. `control` and `metrics` outlive
+  // the guard; `metrics` may be null. REQUIRES: Validate(limits) is OK; cycle_turns >= 1.
+  CompactionGuard(const GuardrailLimits& limits, int32_t cycle_turns, CompressionControl* control,
+                  Metrics* metrics);
 
   // Between two steps: does what the operator wants, and judges where an evaluation window ended.
   void Judge();
@@ -44,10 +47,15 @@ class CompactionGuard {
   // Of the steady clock: the windows must not depend on who sets the other one.
   static absl::Time Now();
   void FollowOperator(absl::Time now);
+  // What was decided.
   void Tell();
+  void TellTransition(const GuardrailTransition& transition);
+  // What was read.
+  void TellReadings();
 
   const int32_t cycle_turns_;
   CompressionControl* const control_;
+  Metrics* const metrics_;
   GuardMonitor monitor_;
   std::optional<GuardrailMode> forced_;  // as the monitor knows it
   int64_t transitions_ = 0;              // that were told

@@ -140,7 +140,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
   }
   if (config.guard) {
     guard = std::make_unique<CompactionGuard>(config.guard_limits, config.compaction.swap_every,
-                                              &compression);
+                                              &compression, metrics);
   }
   loop = std::make_unique<EngineLoop>(
       config,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "metrics/metrics.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/watched_engine.h"
 
@@ -32,7 +33,8 @@ class CompactionGuardTest : public ::testing::Test {
   }
 
   CompressionControl control_{MakeCompression("balanced").value()};
-  CompactionGuard guard_{GuardrailLimits(), 8, &control_};
+  Metrics metrics_{"tiny"};
+  CompactionGuard guard_{GuardrailLimits(), 8, &control_, &metrics_};
 };
 
 TEST_F(CompactionGuardTest, BeginsByCompactingAndSaysSo) {
@@ -84,6 +86,38 @@ TEST_F(CompactionGuardTest, WhatIsTakenBackBeforeAStepNeverWas) {
   guard_.Judge();
   EXPECT_STREQ(control_.mode(), "compacting");
   EXPECT_EQ(control_.reason(), "nothing has been measured yet");
+}
+
+TEST_F(CompactionGuardTest, TransitionsAreCountedAndTheModeShown) {
+  const auto count = [this](GuardMode to) {
+    return metrics_.guard_transitions(to, TransitionReason::kForced).value();
+  };
+  EXPECT_THAT(metrics_.Serialize(),
+              HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"compacting\"} 1\n"));
+  Force(GuardrailMode::kHolding);
+  Force(GuardrailMode::kUncompressed);
+  guard_.Judge();
+  EXPECT_EQ(count(GuardMode::kHolding), 1);
+  EXPECT_EQ(count(GuardMode::kUncompressed), 1);
+  EXPECT_EQ(count(GuardMode::kProbation), 0);
+  EXPECT_THAT(metrics_.Serialize(),
+              HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"uncompressed\"} 1\n"));
+}
+
+TEST(GuardMetricsTest, LabelsAreTheNamesOfTheGuardrails) {
+  Metrics metrics("tiny");
+  const auto has = [&metrics](const std::string& name, const std::string& label, int value) {
+    EXPECT_THAT(metrics.Serialize(), HasSubstr("condense_guard_" + name + "=\"" + label + "\"} " +
+                                               std::to_string(value) + "\n"));
+  };
+  for (int i = 0; i < kNumGuards; ++i) {
+    metrics.guard_samples(static_cast<GuardMetric>(i)).Set(i + 1);
+    has("samples{model=\"tiny\",guard", TraitsOf(static_cast<Guard>(i)).label, i + 1);
+  }
+  for (int i = 0; i < kNumGuardrailModes; ++i) {
+    metrics.SetGuardMode(static_cast<GuardMode>(i));
+    has("mode{model=\"tiny\",mode", GuardrailModeName(static_cast<GuardrailMode>(i)), 1);
+  }
 }
 
 EngineConfig GuardedConfig() {
