@@ -57,14 +57,15 @@ Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
       recalls_(RecallingUnits(options->recall, cache->layout())) {}
 
 // Blocks that hold 16-bit entries, from behind the sinks' block on, as far as the window lets them
-// go.
+// go; all of them where no window is kept.
 CompactionRange Allotter::FindRange(const SequenceCompaction& sequence, int32_t unit) const {
   const BlockTable& table = sequence.kv_->tables[unit];
   const int32_t block_tokens = cache_->layout().block.block_tokens;
   const bool keeps_window = sequence.compression_.keeps_window;
-  CompactionRange range{.unit = unit, .first = first_block_};
+  const int32_t first_block = keeps_window ? first_block_ : 0;
+  CompactionRange range{.unit = unit, .first = first_block};
   while (range.first < table.num_sealed() && !IsPlain(table.blocks()[range.first])) ++range.first;
-  range.plain_front = range.first == first_block_;
+  range.plain_front = range.first == first_block;
   const int64_t end =
       sequence.kv_->committed_tokens - (keeps_window ? options_->window_tokens : int64_t{0});
   int32_t last = range.first;

@@ -15,7 +15,7 @@ struct CompactorOptions {
   int32_t swap_every = 8;            // steps of a sequence from one turn to the next
   int32_t window_tokens = 64;        // the newest: never compacted
   int32_t grace_tokens = 16;         // the newest: not even ranked
-  int32_t num_sinks = 4;             // the first: kept; in whole blocks, as their block is
+  int32_t num_sinks = 4;             // the first: kept, as their block is, where a window is
   int32_t min_blocks = 2;            // a unit waits for so many blocks to merge at once
   int32_t group = 1;                 // H/G
   std::vector<bool> centred_layers;  // [L]: a mean key is known
@@ -25,7 +25,7 @@ struct CompactorOptions {
   double mark_at = 0.40, soft_limit = 0.70, hard_limit = 0.90;
   double drop_share = 0.10;
 
-  // What of a compression is so harmless that it keeps no window needs no company either.
+  // What is so harmless that it keeps no window needs no company either.
   int32_t MinBlocks(const Compression& compression) const {
     return compression.keeps_window ? min_blocks : 1;
   }

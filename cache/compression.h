@@ -24,7 +24,7 @@ struct Compression {
   // else the last. Empty: 16 bits, nothing is ever compacted.
   std::vector<KvFormat> formats;
   bool centred = true;           // subtract mean keys from narrow keys
-  bool keeps_window = true;      // the newest tokens stay in 16 bits; narrow keys need that
+  bool keeps_window = true;      // the sinks and the newest tokens stay in 16 bits
   int32_t min_tokens = 512;      // shorter sequences only change their format
   int32_t cluster_window = 128;  // tokens
   int32_t max_members = 8;

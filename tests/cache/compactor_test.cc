@@ -140,14 +140,17 @@ TEST_F(CompactorTest, TooFewSealedBlocksWait) {
   EXPECT_EQ(mailbox_->jobs_out(), 2);
 }
 
-TEST_F(CompactorTest, EightBitsAloneWaitForNoSecondBlockAndKeepNoWindow) {
+TEST_F(CompactorTest, EightBitsAloneTakeEverySealedBlockAtOnce) {
   Make();
-  Start(MakeCompression("lossless").value(), 2 * kB - 1);
+  Start(MakeCompression("lossless").value(), kB - 1);
   Turn();
   EXPECT_EQ(mailbox_->jobs_out(), 0);
   Append(1);
   Turn();
-  EXPECT_EQ(mailbox_->jobs_out(), 2);
+  const std::vector<CompactionJob> jobs = Work(1.0);
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0].first_block, 0);
+  EXPECT_EQ(jobs[0].num_blocks, 1);
 }
 
 TEST_F(CompactorTest, SlidingWindowLayersAreLeftOut) {

@@ -242,6 +242,14 @@ TEST(SpeedTest, PrintsOneJsonLinePerCell) {
   EXPECT_FALSE(std::getline(lines, line));
 }
 
+TEST(SpeedTest, ACellWhoseSequencesNeverDecodeTogetherIsNoFigure) {
+  const ToolResult result = RunTool({"speed", TinyModel("llama-f32"), "--threads", "1", "--repeat",
+                                     "1", "--generate", "2", "--cell", "decode 20x100"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("--settle is 0 and --generate 2: give more"));
+}
+
 TEST(SpeedTest, RefusesUnknownCells) {
   for (const char* cell : {"prefill", "prefill x", "decode 8", "decode 0x8", "decode 8x"}) {
     EXPECT_EQ(RunTool({"speed", TinyModel("llama-f32"), "--cell", cell}).exit_code, 2) << cell;
