@@ -27,10 +27,17 @@ void CompactionPace::Lift() {
   changed_.SignalAll();
 }
 
+std::chrono::nanoseconds CompactionPace::TakeSpent() {
+  MutexLock lock(&mutex_);
+  return std::exchange(spent_, std::chrono::nanoseconds(0));
+}
+
 void CompactionPace::Await() {
   const std::chrono::nanoseconds cpu_time = ThreadCpuTime();
   MutexLock lock(&mutex_);
-  allowance_.Spend(cpu_time - std::exchange(cpu_time_, cpu_time));
+  const std::chrono::nanoseconds spent = cpu_time - std::exchange(cpu_time_, cpu_time);
+  allowance_.Spend(spent);
+  spent_ += spent;
   while (true) {
     const auto next = allowance_.Next();
     const auto now = std::chrono::steady_clock::now();

@@ -20,6 +20,8 @@ class CompactionPace {
   void BeginStep(std::chrono::nanoseconds saved);
   // Engine. No step runs, or memory runs out: no limit until the next step begins.
   void Lift();
+  // Engine. What the worker took since the last call, of what it has counted.
+  std::chrono::nanoseconds TakeSpent();
 
   // Worker. Counts the CPU time of the calling thread since its last call; returns when it may take
   // more.
@@ -29,7 +31,8 @@ class CompactionPace {
   Mutex mutex_;
   CondVar changed_;
   StepAllowance allowance_ ABSL_GUARDED_BY(mutex_);
-  std::chrono::nanoseconds cpu_time_{0};  // the worker's, at its last call
+  std::chrono::nanoseconds spent_ ABSL_GUARDED_BY(mutex_) = {};  // not yet taken
+  std::chrono::nanoseconds cpu_time_{0};                         // the worker's, at its last call
 };
 
 }  // namespace condense

@@ -88,6 +88,7 @@ void Compactor::Record(const CompactionResult& result, bool dropped) {
   settled_.push_back({.outcome = result.outcome,
                       .dropped = dropped,
                       .quality = result.quality,
+                      .held_out_queries = result.held_out_queries,
                       .plan_seconds = result.plan_seconds,
                       .build_seconds = result.build_seconds,
                       .validate_seconds = result.validate_seconds,
@@ -162,7 +163,8 @@ void Compactor::PostDue(SequenceCompaction* sequence, bool urgent) {
     if (urgent) PostFurther(sequence);
     return;
   }
-  const double ratio = sequence->compression_.ratio * (urgent ? kUrgentRatio : 1.0);
+  const double target = LoweredRatio(sequence->compression_.ratio, ratio_notches_);
+  const double ratio = target * (urgent ? kUrgentRatio : 1.0);
   const Allotment allotment = allotter_.Allot(*sequence, ranges, ratio);
   std::stable_sort(due.begin(), due.end(), [](const CompactionRange& a, const CompactionRange& b) {
     return a.num > b.num;

@@ -42,10 +42,17 @@ uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
   return &totals->failed;
 }
 
+// The worker gets a share of their time, and nobody notices: they are long by themselves.
+bool HasPromptParts(const StepPlan& plan) {
+  return std::any_of(plan.items.begin(), plan.items.end(),
+                     [](const auto& item) { return item.num_tokens > 1; });
+}
+
 }  // namespace
 
 void CompactionSteps::Collect() {
   if (parts_.compactor == nullptr) return;
+  if (parts_.guard != nullptr) parts_.guard->Judge();
   const absl::Time begin = absl::Now();
   parts_.compactor->Collect();
   collecting_ = absl::Now() - begin;
@@ -55,17 +62,30 @@ void CompactionSteps::Begin(const StepPlan& plan) {
   if (parts_.compactor == nullptr) return;
   for (const StepPlan::Item& item : plan.items) {
     Sequence* sequence = item.sequence;
-    const std::optional<Compression>& compression = sequence->request().compression;
-    if (sequence->computed() > 0 || !compression.has_value() || !compression->active()) continue;
-    sequence->SetCompaction(
-        parts_.compactor->Open(*compression, sequence->kv(), sequence->known()));
+    if (sequence->computed() > 0 || !Admits(*sequence)) continue;
+    sequence->SetCompaction(parts_.compactor->Open(*sequence->request().compression, sequence->kv(),
+                                                   sequence->known()));
   }
   if (parts_.pace == nullptr) return;
+  // What the worker did between two steps made none longer.
+  if (parts_.guard != nullptr) parts_.pace->TakeSpent();
   if (hurried_) {
     parts_.pace->Lift();
   } else {
     parts_.pace->BeginStep(absl::ToChronoNanoseconds(saving_.saved()));
   }
+}
+
+bool CompactionSteps::Admits(const Sequence& sequence) {
+  const std::optional<Compression>& compression = sequence.request().compression;
+  if (!compression.has_value() || !compression->active()) return false;
+  return parts_.guard == nullptr || parts_.guard->AdmitsNext();
+}
+
+void CompactionSteps::FirstToken(const Sequence& sequence, absl::Time now) {
+  if (parts_.guard == nullptr) return;
+  parts_.guard->FirstToken(sequence.compaction() != nullptr, sequence.prompt_size(),
+                           now - sequence.submitted());
 }
 
 void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& all,
@@ -77,7 +97,8 @@ void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& al
   const double fill =
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   hurried_ = plan.deferred > 0 || fill > hard_limit_;
-  parts_.compactor->set_paused(parts_.control != nullptr && parts_.control->paused());
+  parts_.compactor->set_paused(Paused());
+  if (parts_.guard != nullptr) parts_.compactor->set_ratio_notches(parts_.guard->ratio_notches());
   for (Sequence* sequence : all) {
     if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
     const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
@@ -86,8 +107,23 @@ void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& al
     }
   }
   const absl::Duration added = collecting_ + (absl::Now() - begin);
+  if (parts_.guard != nullptr) TellGuard(plan, stats, added);
   if (parts_.metrics == nullptr) return;
   parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
+}
+
+bool CompactionSteps::Paused() const {
+  if (parts_.control != nullptr && parts_.control->paused()) return true;
+  return parts_.guard != nullptr && parts_.guard->HoldsJobs(hurried_);
+}
+
+void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
+                                absl::Duration added) {
+  parts_.guard->Turned(before, parts_.cache->Stats());
+  if (plan.items.empty() || HasPromptParts(plan)) return;
+  // Where the worker keeps to a pace it takes its time from the threads of the forward pass.
+  if (parts_.pace != nullptr) added += absl::FromChrono(parts_.pace->TakeSpent());
+  parts_.guard->Stepped(std::max(added - saving_.saved(), absl::ZeroDuration()));
 }
 
 // Only steps in which everything that holds memory decoded one token can be compared.
@@ -116,6 +152,7 @@ void CompactionSteps::Settled() {
     if (outcome == CompactionOutcome::kFailed) {
       LogError("a compaction job failed: %s", job.status.ToString());
     }
+    if (parts_.guard != nullptr) parts_.guard->Settled(job);
     if (parts_.metrics != nullptr) Observe(job, outcome);
   }
   const int64_t no_reserve = parts_.compactor->TakeNoReserve();

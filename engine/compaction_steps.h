@@ -11,6 +11,7 @@
 #include "cache/compactor.h"
 #include "cache/kv_cache.h"
 #include "engine/attention_saving.h"
+#include "engine/compaction_guard.h"
 #include "engine/compression_control.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
@@ -24,21 +25,24 @@ namespace condense {
 class CompactionSteps {
  public:
   // All outlive it. Null: nothing is compacted, the worker keeps to no pace, requests have no
-  // common mode, nobody measures.
+  // common mode, no guardrail speaks, nobody measures.
   struct Parts {
     Compactor* compactor = nullptr;
     CompactionPace* pace = nullptr;
     const KvCache* cache = nullptr;
     const CompressionControl* control = nullptr;
+    CompactionGuard* guard = nullptr;
     Metrics* metrics = nullptr;
   };
   // `hard_limit`: fill of the arena from which every step is a turn.
   CompactionSteps(const Parts& parts, double hard_limit) : parts_(parts), hard_limit_(hard_limit) {}
 
-  // Takes what the worker has finished.
+  // The guard judges; takes what the worker has finished.
   void Collect();
   // Sequences that start begin to keep queries; the worker hears how much of the step it may take.
   void Begin(const StepPlan& plan);
+  // A sequence got its first token.
+  void FirstToken(const Sequence& sequence, absl::Time now);
   // Swaps and jobs of the sequences whose turn it is. `all`: what runs or waits. `attention_time`:
   // of the forward pass, zero if none ran.
   void End(const StepPlan& plan, const std::vector<Sequence*>& all, absl::Duration attention_time);
@@ -55,6 +59,11 @@ class CompactionSteps {
   const SwapTotals& totals() const { return totals_; }
 
  private:
+  // Whether the sequence that starts is to be compacted.
+  bool Admits(const Sequence& sequence);
+  bool Paused() const;
+  // What this turn did, `before` it the cache. `added`: on this thread.
+  void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration added);
   void Learn(const StepPlan& plan, const std::vector<Sequence*>& all,
              absl::Duration attention_time);
   void Observe(const SettledJob& job, CompactionOutcome outcome);

@@ -1,13 +1,16 @@
 #ifndef CONDENSE_ENGINE_COMPRESSION_CONTROL_H_
 #define CONDENSE_ENGINE_COMPRESSION_CONTROL_H_
 
-// What operators decide about compaction while the engine runs: the default of new requests, and
-// whether anything is compacted at all.
+// What operators and guardrails decide about compaction while the engine runs: the default of new
+// requests, and whether anything is compacted at all.
 
 #include <atomic>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "cache/compression.h"
+#include "engine/quality/guardrail.h"
 #include "kernels/base/mutex.h"
 
 namespace condense {
@@ -28,18 +31,48 @@ class CompressionControl {
   void Pause(bool paused) { paused_.store(paused, std::memory_order_relaxed); }
   bool paused() const { return paused_.load(std::memory_order_relaxed); }
 
-  // "holding": paused. "compacting": new requests are compacted unless they ask for another preset.
-  // "uncompressed": the other way round.
-  const char* mode() const {
-    if (paused()) return "holding";
+  // What the guard decided, and why. The engine thread's; never called where there is none.
+  void SetGuard(GuardrailMode mode, std::string reason) {
     MutexLock lock(&mutex_);
+    guard_ = Decided{mode, std::move(reason)};
+  }
+  // The mode that the guard is to keep whatever it reads; nothing: it decides.
+  void Force(std::optional<GuardrailMode> mode) {
+    MutexLock lock(&mutex_);
+    forced_ = mode;
+  }
+  std::optional<GuardrailMode> forced() const {
+    MutexLock lock(&mutex_);
+    return forced_;
+  }
+
+  // Where there is a guard, its mode. Else "holding": paused. "compacting": new requests are
+  // compacted unless they ask for another preset. "uncompressed": the other way round.
+  const char* mode() const {
+    MutexLock lock(&mutex_);
+    if (guard_.has_value()) return GuardrailModeName(forced_.value_or(guard_->mode));
+    if (paused()) return "holding";
     return default_.active() ? "compacting" : "uncompressed";
   }
 
+  // Of the guard's mode, in words; empty where there is none.
+  std::string reason() const {
+    MutexLock lock(&mutex_);
+    if (!guard_.has_value()) return "";
+    return forced_.has_value() ? ForcedReason(*forced_) : guard_->reason;
+  }
+
  private:
+  struct Decided {
+    GuardrailMode mode;
+    std::string reason;
+  };
+
   std::atomic<bool> paused_{false};
   mutable Mutex mutex_;
   Compression default_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Decided> guard_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GuardrailMode> forced_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace condense

@@ -84,6 +84,13 @@ absl::Status EngineConfig::Validate() const {
   RETURN_IF_ERROR(InRange("max_running_per_tenant", max_running_per_tenant, 0, 4096));
   RETURN_IF_ERROR(ValidateCompression(compression));
   RETURN_IF_ERROR(compaction.Validate());
+  const absl::Status limits = condense::Validate(guard_limits);
+  if (!limits.ok()) {
+    return absl::Status(limits.code(), absl::StrFormat("guard_%s", std::string(limits.message())));
+  }
+  if (guard && !compaction.enabled && !compression.active()) {
+    return absl::InvalidArgumentError("guard is true and compaction is false; both must be true");
+  }
   if (kv_memory_bytes == 0) return absl::OkStatus();
   return InRange("staging_memory", compaction.staging_memory_bytes, 0, kv_memory_bytes / 2);
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache/compression.h"
+#include "engine/quality/guardrail_limits.h"
 #include "kernels/backend.h"
 
 namespace condense {
@@ -70,6 +71,9 @@ struct EngineConfig {
 
   Compression compression;  // of requests that name none; off
   CompactionConfig compaction;
+  // What compaction costs decides what it may do; needs compaction.
+  bool guard = false;
+  GuardrailLimits guard_limits;
 
   bool poison_freed_kv = false;  // for tests: KvCacheOptions::poison_freed
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache/kv_cache.h"
+#include "engine/compaction_guard.h"
 #include "engine/compaction_line.h"
 #include "engine/compression_control.h"
 #include "engine/engine_loop.h"
@@ -53,6 +54,7 @@ class Engine::Impl {
   ModelInfo info;
   CompressionControl compression;
   std::unique_ptr<CompactionLine> compaction;  // null: not enabled
+  std::unique_ptr<CompactionGuard> guard;      // null: off
   RequestQueue queue;
   Metrics* metrics = nullptr;
   std::unique_ptr<EngineLoop> loop;
@@ -136,6 +138,10 @@ void Engine::Impl::Start(Metrics* metrics_in) {
     metrics->SetModelInfo(info.architecture, info.backend.name, info.backend.device);
     metrics->SetKvConfig(config.block_tokens, info.kv_memory_bytes);
   }
+  if (config.guard) {
+    guard = std::make_unique<CompactionGuard>(config.guard_limits, config.compaction.swap_every,
+                                              &compression, metrics);
+  }
   loop = std::make_unique<EngineLoop>(
       config,
       EngineLoop::Parts{.backend = backend.get(),
@@ -147,6 +153,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                         .compression = &compression,
                         .compactor = compaction == nullptr ? nullptr : compaction->compactor(),
                         .pace = compaction == nullptr ? nullptr : compaction->pace(),
+                        .guard = guard.get(),
                         .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
 }
@@ -233,6 +240,7 @@ bool Engine::idle() const { return impl_->queue.live_requests() == 0; }
 EngineLoad Engine::load() const {
   EngineLoad load = impl_->loop->load();
   load.compaction_mode = impl_->compression.mode();
+  load.compaction_reason = impl_->compression.reason();
   return load;
 }
 absl::Status Engine::SetCompression(Compression compression) {
@@ -243,6 +251,14 @@ absl::Status Engine::SetCompression(Compression compression) {
 Compression Engine::GetCompression() const { return impl_->compression.Default(); }
 void Engine::PauseCompaction(bool paused) { impl_->compression.Pause(paused); }
 bool Engine::compaction_paused() const { return impl_->compression.paused(); }
+absl::Status Engine::ForceMode(std::optional<GuardrailMode> mode) {
+  if (!impl_->config.guard) {
+    return absl::FailedPreconditionError("mode is set, but this engine was started without guard");
+  }
+  impl_->compression.Force(mode);
+  impl_->queue.Wake();  // an idle engine follows too
+  return absl::OkStatus();
+}
 const ModelInfo& Engine::model_info() const { return impl_->info; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const ChatTemplate& Engine::chat_template() const { return impl_->chat_template; }

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/chat_template.h"
 #include "engine/config.h"
+#include "engine/quality/guardrail.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -60,6 +62,7 @@ struct EngineLoad {
   int32_t jobs_out = 0;  // compaction jobs posted and not yet collected
   SwapTotals swaps;
   std::string compaction_mode = "uncompressed";  // see CompressionControl::mode; not from a step
+  std::string compaction_reason;  // of the guard's mode; empty where the guard is off
   uint64_t steps = 0;
   double tokens_per_second = 0;  // generated, over the last ten seconds
   uint64_t preemptions = 0;
@@ -94,6 +97,9 @@ class Engine {
   // While paused nothing is compacted, whatever requests ask for; what is compacted stays so.
   void PauseCompaction(bool paused);
   bool compaction_paused() const;
+  // The guard keeps this mode whatever is measured; nothing: the guardrails decide again, beginning
+  // with the mode that is. FAILED_PRECONDITION where the guard is off.
+  absl::Status ForceMode(std::optional<GuardrailMode> mode);
 
   // New requests are refused from now on; running and queued ones go on.
   void Drain();

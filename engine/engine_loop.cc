@@ -56,6 +56,7 @@ EngineLoop::EngineLoop(const EngineConfig& config, Parts parts)
                    .pace = parts.pace,
                    .cache = parts.cache,
                    .control = parts.compression,
+                   .guard = parts.guard,
                    .metrics = parts.metrics},
                   config.compaction.hard_limit),
       scheduler_(MakeSchedulerOptions(config), parts.cache,
@@ -248,6 +249,7 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
     sequence.Take(batch_.logit_rows[i].position, results_[i], *parts_.tokenizer, now);
     if (sequence.generated() == before) continue;
     ++generated;
+    if (last_token == absl::InfinitePast()) compaction_.FirstToken(sequence, now);
     if (parts_.metrics == nullptr) continue;
     if (last_token != absl::InfinitePast()) {
       parts_.metrics->inter_token_seconds.Observe(absl::ToDoubleSeconds(now - last_token));

@@ -34,8 +34,9 @@ class EngineLoop {
     RequestQueue* queue = nullptr;
     Metrics* metrics = nullptr;
     const CompressionControl* compression = nullptr;
-    Compactor* compactor = nullptr;  // null: nothing is compacted
-    CompactionPace* pace = nullptr;  // null: the worker keeps to none
+    Compactor* compactor = nullptr;    // null: nothing is compacted
+    CompactionPace* pace = nullptr;    // null: the worker keeps to none
+    CompactionGuard* guard = nullptr;  // null: no guardrail speaks
     int64_t max_request_tokens = 0;
   };
   EngineLoop(const EngineConfig& config, Parts parts);

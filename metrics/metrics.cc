@@ -25,6 +25,13 @@ constexpr std::array<const char*, 4> kPhaseNames = {"schedule", "forward", "samp
 constexpr std::array<const char*, 5> kCompactionOutcomeNames = {"accepted", "refused", "useless",
                                                                 "failed", "dropped"};
 constexpr std::array<const char*, 3> kCompactionPhaseNames = {"plan", "build", "validate"};
+constexpr std::array<const char*, 4> kGuardModeNames = {"compacting", "holding", "uncompressed",
+                                                        "probation"};
+constexpr std::array<const char*, 8> kGuardNames = {
+    "hit_ratio", "hit_ratio_tail", "merge_latency", "memory_fluctuation",
+    "drift",     "canary",         "first_token",   "memory"};
+constexpr std::array<const char*, 6> kTransitionReasonNames = {
+    "warning", "limit_broken", "recovered", "dwell_over", "probation_passed", "forced"};
 
 // The limits that service levels are written for (0.45, 0.5, 1.5 and 2 s to the first token; 15,
 // 30, 40, 80, 100 and 200 ms between tokens) are edges, so that an alert needs no interpolation.
@@ -118,6 +125,12 @@ struct Metrics::Impl {
   std::array<Histogram, kPhaseNames.size()> step_seconds;
   std::array<Counter, kCompactionOutcomeNames.size()> compaction_swaps;
   std::array<Histogram, kCompactionPhaseNames.size()> compaction_seconds;
+  std::array<Gauge, kGuardModeNames.size()> guard_modes;
+  std::array<Gauge, kGuardNames.size()> guard_readings;
+  std::array<Gauge, kGuardNames.size()> guard_samples;
+  // [to][reason]
+  std::array<std::array<Counter, kTransitionReasonNames.size()>, kGuardModeNames.size()>
+      guard_transitions;
 
   std::mutex info_mutex;  // guards the two below
   prometheus::Gauge* model_info = nullptr;
@@ -137,6 +150,7 @@ Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>(m
   AddStepMetrics();
   AddKvMetrics();
   AddCompactionMetrics();
+  AddGuardMetrics();
 }
 
 Metrics::~Metrics() = default;
@@ -251,6 +265,29 @@ void Metrics::AddCompactionMetrics() {
                         "Times that compaction made room where a request was to be put back.");
 }
 
+void Metrics::AddGuardMetrics() {
+  for (size_t to = 0; to < kGuardModeNames.size(); ++to) {
+    impl_->guard_modes[to] =
+        impl_->AddGauge("guard_mode", "1 for the mode that the guard is in; all 0 without a guard.",
+                        {{"mode", kGuardModeNames[to]}});
+    for (size_t reason = 0; reason < kTransitionReasonNames.size(); ++reason) {
+      impl_->guard_transitions[to][reason] = impl_->AddCounter(
+          "guard_transitions_total", "Changes of the guard's mode, by where they led and why.",
+          {{"to", kGuardModeNames[to]}, {"reason", kTransitionReasonNames[reason]}});
+    }
+  }
+  for (size_t i = 0; i < kGuardNames.size(); ++i) {
+    impl_->guard_readings[i] = impl_->AddGauge(
+        "guard_reading", "What a guardrail last read; see docs/guardrails.md for its unit.",
+        {{"guard", kGuardNames[i]}});
+    impl_->guard_samples[i] =
+        impl_->AddGauge("guard_samples",
+                        "Samples of the last evaluation window; 0: there was no reading, and "
+                        "condense_guard_reading is older.",
+                        {{"guard", kGuardNames[i]}});
+  }
+}
+
 Counter& Metrics::requests(RequestOutcome outcome) {
   return impl_->requests[static_cast<size_t>(outcome)];
 }
@@ -265,6 +302,21 @@ Counter& Metrics::compaction_swaps(CompactionOutcome outcome) {
 }
 Histogram& Metrics::compaction_seconds(CompactionPhase phase) {
   return impl_->compaction_seconds[static_cast<size_t>(phase)];
+}
+
+Counter& Metrics::guard_transitions(GuardMode to, TransitionReason reason) {
+  return impl_->guard_transitions[static_cast<size_t>(to)][static_cast<size_t>(reason)];
+}
+Gauge& Metrics::guard_reading(GuardMetric guard) {
+  return impl_->guard_readings[static_cast<size_t>(guard)];
+}
+Gauge& Metrics::guard_samples(GuardMetric guard) {
+  return impl_->guard_samples[static_cast<size_t>(guard)];
+}
+void Metrics::SetGuardMode(GuardMode mode) {
+  for (size_t i = 0; i < kGuardModeNames.size(); ++i) {
+    impl_->guard_modes[i].Set(i == static_cast<size_t>(mode) ? 1 : 0);
+  }
 }
 
 void Metrics::SetModelInfo(const std::string& architecture, const std::string& backend,

@@ -54,6 +54,18 @@ enum class RejectionReason { kQueueFull, kTooLong, kDraining, kInvalid };
 enum class StepPhase { kSchedule, kForward, kSample, kPublish };
 enum class CompactionOutcome { kAccepted, kRefused, kUseless, kFailed, kDropped };
 enum class CompactionPhase { kPlan, kBuild, kValidate };
+enum class GuardMode { kCompacting, kHolding, kUncompressed, kProbation };
+enum class GuardMetric {
+  kHitRatio,
+  kHitRatioTail,
+  kMergeLatency,
+  kMemoryFluctuation,
+  kDrift,
+  kCanary,
+  kFirstToken,
+  kMemory
+};
+enum class TransitionReason { kWarning, kLimitBroken, kRecovered, kDwellOver, kPassed, kForced };
 
 // Owns: the registry. Threads: thread-safe. Every series carries the label `model` and exists, at
 // zero (kv_ratio: 1), from construction; only model_info and kv_config_info appear when they are
@@ -68,6 +80,11 @@ class Metrics {
   Histogram& step_seconds(StepPhase phase);              // condense_step_seconds{phase}
   Counter& compaction_swaps(CompactionOutcome outcome);  // condense_compaction_swaps_total{outcome}
   Histogram& compaction_seconds(CompactionPhase phase);  // condense_compaction_seconds{phase}
+  // condense_guard_transitions_total{to,reason}
+  Counter& guard_transitions(GuardMode to, TransitionReason reason);
+  Gauge& guard_reading(GuardMetric guard);  // condense_guard_reading{guard}
+  Gauge& guard_samples(GuardMetric guard);  // condense_guard_samples{guard}
+  void SetGuardMode(GuardMode mode);        // condense_guard_mode{mode}: 1 for this one, else 0
   // Constant 1, the facts are labels: condense_model_info{architecture,backend,device} and
   // condense_kv_config_info{block_tokens,arena_bytes}. A second call replaces the first.
   void SetModelInfo(const std::string& architecture, const std::string& backend,
@@ -118,6 +135,7 @@ class Metrics {
   void AddStepMetrics();
   void AddKvMetrics();
   void AddCompactionMetrics();
+  void AddGuardMetrics();
 
   std::unique_ptr<Impl> impl_;
 };

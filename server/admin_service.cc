@@ -107,10 +107,16 @@ class AdminService final : public v1::Admin::CallbackService {
     ASSIGN_OR_RETURN(
         std::optional<Compression> compression,
         ToCompression(request.compression(), engine.config().compaction.cluster_window));
-    if (!compression.has_value() && !request.has_paused()) {
+    if (!compression.has_value() && !request.has_paused() && !request.has_mode()) {
       return absl::InvalidArgumentError(
           "nothing is set; must be at least one of compression.preset, compression.policy, "
-          "compression.ratio, paused");
+          "compression.ratio, paused, mode");
+    }
+    std::optional<GuardrailMode> mode;
+    if (request.has_mode()) {
+      ASSIGN_OR_RETURN(mode, ToForcedMode(request.mode()));
+      // Before anything changes.
+      if (!engine.config().guard) return engine.ForceMode(mode);
     }
     if (compression.has_value()) {
       LogInfo("compression of new requests: preset %s, policy %s, ratio %g", compression->preset,
@@ -121,7 +127,9 @@ class AdminService final : public v1::Admin::CallbackService {
       LogInfo("compaction is %s", request.paused() ? "paused" : "on");
       engine.PauseCompaction(request.paused());
     }
-    return absl::OkStatus();
+    if (!request.has_mode()) return absl::OkStatus();
+    LogInfo("mode of compaction asked for: %s", request.mode());
+    return engine.ForceMode(mode);
   }
 
   void FillState(v1::CompressionState* state) const {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "server/field_check.h"
@@ -54,6 +55,18 @@ absl::StatusOr<Compression> CompressionOfFlags(const std::string& preset, const 
       absl::StrReplaceAll(std::string(made.status().message()), {{"compression.", "--"}}));
 }
 
+absl::StatusOr<std::optional<GuardrailMode>> ToForcedMode(const std::string& mode) {
+  RETURN_IF_ERROR(CheckName("mode", mode, kMaxNameBytes));
+  if (mode == "auto") return std::optional<GuardrailMode>();
+  // Probation is a way back, nothing to stay in.
+  for (const GuardrailMode known :
+       {GuardrailMode::kCompacting, GuardrailMode::kHolding, GuardrailMode::kUncompressed}) {
+    if (mode == GuardrailModeName(known)) return std::optional<GuardrailMode>(known);
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "mode is \"%s\"; must be one of auto, compacting, holding, uncompressed", mode));
+}
+
 void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message) {
   message->set_accepted(swaps.accepted);
   message->set_refused(swaps.refused);
@@ -75,6 +88,7 @@ void FillCompressionState(const Compression& compression, bool paused, const Eng
   for (const KvFormat format : compression.formats) message->add_formats(KvFormatName(format));
   message->set_paused(paused);
   message->set_mode(load.compaction_mode);
+  message->set_mode_reason(load.compaction_reason);
   FillSwaps(load.swaps, message->mutable_swaps());
   message->set_jobs_out(load.jobs_out);
   message->set_bytes_held(load.kv_bytes_used);

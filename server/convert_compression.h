@@ -26,7 +26,11 @@ absl::StatusOr<std::optional<Compression>> ToCompression(const v1::Compression& 
 absl::StatusOr<Compression> CompressionOfFlags(const std::string& preset, const std::string& policy,
                                                double ratio, int32_t cluster_window);
 
-// Threads: both are pure.
+// What SetCompressionRequest.mode asks for; nothing: "auto". INVALID_ARGUMENT naming value and what
+// is known.
+absl::StatusOr<std::optional<GuardrailMode>> ToForcedMode(const std::string& mode);
+
+// Threads: all are pure.
 void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message);
 void FillCompressionState(const Compression& compression, bool paused, const EngineLoad& load,
                           v1::CompressionState* message);

@@ -16,6 +16,7 @@
 #include "kernels/base/status_macros.h"
 #include "server/byte_size.h"
 #include "server/convert_compression.h"
+#include "server/guard_flags.h"
 
 using condense::ByteSize;
 
@@ -167,7 +168,9 @@ void Describe() {
   absl::FlagsUsageConfig config;
   // Where a flag is defined is of no use to who reads --help; one name for all of ours.
   config.normalize_filename = [](absl::string_view file) {
-    return std::string(absl::EndsWith(file, "server/flags.cc") ? kProgram : file);
+    const bool is_ours =
+        absl::EndsWith(file, "server/flags.cc") || absl::EndsWith(file, "server/guard_flags.cc");
+    return std::string(is_ours ? kProgram : file);
   };
   const auto ours = [](absl::string_view file) { return file == kProgram; };
   config.contains_helpshort_flags = ours;
@@ -239,6 +242,7 @@ absl::StatusOr<EngineConfig> EngineFromFlags() {
   config.max_running_per_tenant = absl::GetFlag(FLAGS_max_running_per_tenant);
   config.stream_buffer_tokens = absl::GetFlag(FLAGS_stream_buffer_tokens);
   config.compaction = CompactionFromFlags();
+  FillGuard(&config);
   ASSIGN_OR_RETURN(
       config.compression,
       CompressionOfFlags(absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_policy),

@@ -9,7 +9,7 @@ namespace condense {
 namespace {
 
 // Grows with every field that is added to condense.v1.
-constexpr int32_t kSchemaRevision = 2;
+constexpr int32_t kSchemaRevision = 3;
 
 v1::GetServerInfoResponse::State ToProto(ServingState state) {
   switch (state) {
@@ -45,7 +45,9 @@ class InfoService final : public v1::Info::CallbackService {
     response->set_uptime_seconds(absl::ToDoubleSeconds(context_.lifecycle->uptime()));
     response->set_state(ToProto(context_.lifecycle->state()));
     const Compression compression = context_.engine->GetCompression();
-    response->set_compression_mode(context_.engine->load().compaction_mode);
+    const EngineLoad load = context_.engine->load();
+    response->set_compression_mode(load.compaction_mode);
+    response->set_compression_mode_reason(load.compaction_reason);
     response->set_compression_preset(compression.preset);
     response->set_compression_policy(compression.policy);
     response->set_compression_ratio(compression.ratio);

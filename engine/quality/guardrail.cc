@@ -64,6 +64,10 @@ const char* GuardrailReasonName(GuardrailReason reason) {
   return "unknown";
 }
 
+std::string ForcedReason(GuardrailMode mode) {
+  return absl::StrCat("an operator forced the mode ", GuardrailModeName(mode));
+}
+
 bool IsCompacted(const GuardrailDecision& decision, uint64_t request_number) {
   const double uniform = static_cast<double>(Scatter(request_number) >> 11) * 0x1p-53;
   return uniform < decision.compacted_share;
@@ -102,8 +106,7 @@ const GuardrailDecision& Guardrail::Evaluate(const Readings& readings, absl::Tim
 const GuardrailDecision& Guardrail::Force(GuardrailMode mode, absl::Time now) {
   latest_ = std::max(now, latest_);
   decision_.forced = true;
-  Go(mode, GuardrailReason::kForced,
-     absl::StrCat("an operator forced the mode ", GuardrailModeName(mode)), latest_);
+  Go(mode, GuardrailReason::kForced, ForcedReason(mode), latest_);
   broken_ = std::nullopt;
   SetOutputs();
   return decision_;

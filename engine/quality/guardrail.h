@@ -34,6 +34,8 @@ enum class GuardrailReason : uint8_t {
   kReleased,         // by an operator; the mode stays until the guardrails change it
 };
 const char* GuardrailReasonName(GuardrailReason reason);
+// The text of a decision with reason kForced.
+std::string ForcedReason(GuardrailMode mode);
 
 // What holds from now on.
 struct GuardrailDecision {

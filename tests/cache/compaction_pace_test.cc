@@ -105,5 +105,16 @@ TEST(CompactionPaceTest, LiftingWakesTheWorker) {
   EXPECT_TRUE(worker.ReachesWithin10s(10));
 }
 
+TEST(CompactionPaceTest, WhatTheWorkerSpendsIsTakenOnce) {
+  CompactionPace pace(kPerStepOnly);
+  EXPECT_EQ(pace.TakeSpent(), nanoseconds(0));
+  {
+    const Worker worker(&pace, milliseconds(2));
+    ASSERT_TRUE(worker.ReachesWithin10s(3));
+  }
+  EXPECT_GE(pace.TakeSpent(), milliseconds(4));
+  EXPECT_EQ(pace.TakeSpent(), nanoseconds(0));
+}
+
 }  // namespace
 }  // namespace condense

@@ -84,6 +84,7 @@ class CompactorTest : public testing::Test {
       result.blocks.resize(static_cast<size_t>(static_cast<double>(result.blocks.size()) * share));
       for (KvBlockRef& block : result.blocks) block.count = kB;
       result.quality = {.output_error = 0.01, .log_mass_error = 0.02, .hit_ratio = 0.9};
+      result.held_out_queries = 7;
       mailbox_->Return(std::move(result));
     }
     if (compactor_ != nullptr) compactor_->Collect();
@@ -178,7 +179,9 @@ TEST_F(CompactorTest, SwapsHappenAtTheSequencesTurnOnly) {
   EXPECT_FALSE(compactor_->relief_coming());
   EXPECT_DOUBLE_EQ(compaction_->min_hit_ratio(), 0.9);
   EXPECT_DOUBLE_EQ(compaction_->max_output_error(), 0.01);
-  EXPECT_EQ(compactor_->TakeSettled().size(), 2u);
+  const std::vector<SettledJob> settled = compactor_->TakeSettled();
+  ASSERT_EQ(settled.size(), 2u);
+  EXPECT_EQ(settled[0].held_out_queries, 7);
   EXPECT_TRUE(compactor_->TakeSettled().empty());
 }
 
@@ -264,6 +267,17 @@ TEST_F(CompactorTest, TargetsKeepToTheRatioWhileTheTailIsLongest) {
   EXPECT_NEAR(jobs[0].params.target_bytes, (130 / 4.0 - 1 - 5) * block, 1e-6 * block);
   EXPECT_EQ(jobs[0].params.shared_cosine, 0.0f);
   EXPECT_EQ(jobs[0].num_blocks, 127);
+}
+
+TEST_F(CompactorTest, NotchesLowerTheTargetsOfRunningSequences) {
+  Make({}, 8);
+  Start(MakeCompression("balanced", "random", 5.0).value(), 4096 + 64);
+  compactor_->set_ratio_notches(1);
+  Turn();
+  const std::vector<CompactionJob> jobs = Work(0.5);
+  ASSERT_EQ(jobs.size(), 2u);
+  const double block = static_cast<double>(KvBlockBytes(KvFormat::kK16V16, {64, kB}));
+  EXPECT_NEAR(jobs[0].params.target_bytes, (130 / 4.0 - 1 - 5) * block, 1e-6 * block);
 }
 
 TEST_F(CompactorTest, UnitsShareOneCosineAndNotTheirBytes) {

@@ -308,6 +308,50 @@ def test_a_long_request_is_compacted_unless_it_or_the_operator_says_no():
         assert server.stop() == 0
 
 
+def test_a_guardrail_that_nothing_meets_switches_compaction_off_and_tries_again():
+    flags = ["--kv_memory=16MiB", "--threads=1", "--policy=random", "--swap_every=2", "--guard",
+             "--guard_hit_ratio_warning=0.99995", "--guard_hit_ratio_limit=0.9999",
+             "--guard_evaluation_window=200ms", "--guard_holding_dwell=200ms", "--guard_uncompressed_dwell=8s",
+             "--guard_probation_dwell=1h",
+             # Of a small cache on a busy machine these say nothing.
+             "--guard_memory_fluctuation_warning=1000", "--guard_memory_fluctuation_limit=2000",
+             "--guard_merge_latency_warning=1h", "--guard_merge_latency_limit=2h"]
+
+    def ask():
+        request = inference_pb2.GenerateRequest()
+        request.token_ids.ids.extend(5 + i * 7 % 250 for i in range(350))
+        request.stopping.max_tokens = 120
+        request.stopping.ignore_eos = True
+        return stub.Generate(request, timeout=60).receipt
+
+    def state():
+        return admin.GetCompression(admin_pb2.GetCompressionRequest(), timeout=10).state
+
+    def ask_until(mode, seconds):
+        until = time.monotonic() + seconds
+        while state().mode != mode:
+            assert time.monotonic() < until, f"not {mode}, but {state()}"
+            ask()
+
+    with ServerProcess(TINY_MODEL, *flags) as server, server.channel() as channel:
+        stub, admin = inference_pb2_grpc.InferenceStub(channel), admin_pb2_grpc.AdminStub(channel)
+        assert state().mode == "compacting"
+        ask_until("uncompressed", 90)
+        assert "hit ratio" in state().mode_reason
+        receipt = ask()
+        assert (receipt.mode, receipt.ratio, receipt.swaps_accepted) == ("uncompressed", 1.0, 0)
+        ask_until("probation", 60)
+        transitions = {name: value for name, value in server.metrics().items()
+                       if name.startswith("condense_guard_transitions_total{") and value > 0}
+        for reason in ('reason="limit_broken",to="uncompressed"', 'reason="dwell_over",to="probation"'):
+            assert [value for name, value in transitions.items() if reason in name] == [1], transitions
+        changed = admin.SetCompression(admin_pb2.SetCompressionRequest(mode="holding"), timeout=10).state
+        assert changed.mode == "holding"
+        assert ask().mode == "holding"
+        assert server.stop() == 0
+        assert any("compaction: uncompressed, was" in line for line in server.log)
+
+
 def test_two_clients_at_once(server):
     def client(texts, index):
         with server.channel() as channel:
@@ -472,6 +516,9 @@ def condensed(*flags):
     (["--model=x", "--compaction=false"], "--preset is \"balanced\""),
     (["--model=x", "--soft_limit=0.2"], "soft_limit is 0.2; must be in 0.4..1"),
     (["--model=x", "--staging_memory=3GB"], "staging_memory"),
+    (["--model=x", "--guard_evaluation_window=1ms"], "guard_evaluation_window is 1ms, must be at least 100ms"),
+    (["--model=x", "--guard_hit_ratio_limit=0.96"], "guard_hit_ratio.warning is 0.95, must be above the limit 0.96"),
+    (["--model=x", "--guard", "--compaction=false", "--preset=off"], "guard is true"),
     (["--model=x", "argument"], "argument"),
     ([], "--model"),
 ])

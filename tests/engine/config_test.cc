@@ -106,5 +106,18 @@ TEST(ConfigTest, PresetsPassAndHandMadeCompressionsAreChecked) {
               HasSubstr("max_log_mass_error is -1"));
 }
 
+TEST(ConfigTest, AGuardNeedsCompactionAndValidLimits) {
+  EngineConfig config;
+  config.model_path = "m";
+  config.guard = true;
+  EXPECT_THAT(Refusal(config.Validate()), StartsWith("guard is true and compaction is false"));
+  config.compaction.enabled = true;
+  EXPECT_EQ(Refusal(config.Validate()), "accepted");
+  config.guard_limits.evaluation_window = absl::Milliseconds(1);
+  EXPECT_THAT(Refusal(config.Validate()), StartsWith("guard_evaluation_window is 1ms, must be"));
+  config.guard = false;
+  EXPECT_THAT(Refusal(config.Validate()), StartsWith("guard_evaluation_window is 1ms, must be"));
+}
+
 }  // namespace
 }  // namespace condense

@@ -95,6 +95,11 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   metrics.preemptions_avoided.Increment(14);
   metrics.kv_pool_capacity_bytes.Set(15);
   metrics.kv_pool_growths.Increment(16);
+  metrics.guard_transitions(GuardMode::kProbation, TransitionReason::kDwellOver).Increment(17);
+  metrics.guard_reading(GuardMetric::kMemory).Set(0.5);
+  metrics.guard_samples(GuardMetric::kHitRatio).Set(18);
+  metrics.SetGuardMode(GuardMode::kHolding);
+  metrics.SetGuardMode(GuardMode::kUncompressed);
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"stop\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("condense_requests_total{model=\"tiny\",outcome=\"error\"} 2\n"));
@@ -119,6 +124,13 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   EXPECT_THAT(text, HasSubstr("condense_preemptions_avoided_total{model=\"tiny\"} 14\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_pool_capacity_bytes{model=\"tiny\"} 15\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_pool_growths_total{model=\"tiny\"} 16\n"));
+  const std::string transitions = "condense_guard_transitions_total{model=\"tiny\",reason=";
+  EXPECT_THAT(text, HasSubstr(transitions + "\"dwell_over\",to=\"probation\"} 17\n"));
+  EXPECT_THAT(text, HasSubstr(transitions + "\"forced\",to=\"probation\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("condense_guard_reading{model=\"tiny\",guard=\"memory\"} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("condense_guard_samples{model=\"tiny\",guard=\"hit_ratio\"} 18\n"));
+  EXPECT_THAT(text, HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"uncompressed\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"holding\"} 0\n"));
   EXPECT_EQ(metrics.prompt_tokens.value(), 7);
   EXPECT_EQ(metrics.kv_bytes_used.value(), 4);
 }

@@ -128,6 +128,50 @@ TEST_F(CompressionCallsTest, ARefusalChangesNothing) {
   EXPECT_EQ(Set(request).error_code(), grpc::INVALID_ARGUMENT);
 }
 
+TEST_F(CompressionCallsTest, AModeIsForcedToldAndReleased) {
+  EngineConfig config;
+  config.guard = true;
+  config.compression = MakeCompression("balanced").value();
+  StartCompacting(config);
+  EXPECT_EQ(Get().mode(), "compacting");
+  EXPECT_EQ(Get().mode_reason(), "nothing has been measured yet");
+  v1::SetCompressionRequest request;
+  request.set_mode("uncompressed");
+  ASSERT_TRUE(Set(request).ok());
+  EXPECT_EQ(Get().mode(), "uncompressed");
+  EXPECT_EQ(Mode(), "uncompressed");
+  EXPECT_THAT(Get().mode_reason(), HasSubstr("an operator forced"));
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(info_->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.compression_mode_reason(), Get().mode_reason());
+  EXPECT_EQ(info.schema_revision(), 3);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(Generate(ShortRequest(3), &response).ok());
+  EXPECT_EQ(response.receipt().mode(), "uncompressed");
+  request.set_mode("auto");
+  ASSERT_TRUE(Set(request).ok());
+  ASSERT_TRUE(Generate(ShortRequest(3), &response).ok());
+  EXPECT_EQ(response.receipt().mode(), "uncompressed");  // until the dwell is over
+  EXPECT_THAT(Get().mode_reason(), HasSubstr("released"));
+}
+
+TEST_F(CompressionCallsTest, AModeThatIsNoneOrHasNoGuardChangesNothing) {
+  StartCompacting();
+  v1::SetCompressionRequest request;
+  request.set_paused(true);
+  request.set_mode("probation");
+  grpc::Status status = Set(request);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("mode is \"probation\"; must be one of"));
+  request.set_mode("holding");
+  status = Set(request);
+  EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("without guard"));
+  EXPECT_FALSE(Get().paused());
+  EXPECT_EQ(Get().mode_reason(), "");
+}
+
 TEST_F(CompressionCallsTest, AReceiptTellsTheMode) {
   Start();
   v1::SetCompressionRequest request;

@@ -132,6 +132,20 @@ TEST(ConvertCompressionTest, FlagsNameThemselves) {
   EXPECT_THAT(refusal("off", "", 4), HasSubstr("--preset is \"off\""));
 }
 
+TEST(ConvertCompressionTest, ModesAreThoseThatMayLastAndAuto) {
+  EXPECT_EQ(*ToForcedMode("holding"), GuardrailMode::kHolding);
+  EXPECT_EQ(*ToForcedMode("compacting"), GuardrailMode::kCompacting);
+  EXPECT_EQ(*ToForcedMode("uncompressed"), GuardrailMode::kUncompressed);
+  ASSERT_TRUE(ToForcedMode("auto").ok());
+  EXPECT_FALSE(ToForcedMode("auto")->has_value());
+  for (const char* mode : {"", "probation", "Holding", "off"}) {
+    EXPECT_EQ(Refusal(ToForcedMode(mode).status()),
+              "mode is \"" + std::string(mode) +
+                  "\"; must be one of auto, compacting, holding, uncompressed");
+  }
+  EXPECT_THAT(Refusal(ToForcedMode(std::string(65, 'a')).status()), StartsWith("mode has 65"));
+}
+
 TEST(ConvertCompressionTest, AStateTellsTheDefaultAndTheWholeCache) {
   Compression compression;
   compression.preset = "light";
@@ -140,6 +154,7 @@ TEST(ConvertCompressionTest, AStateTellsTheDefaultAndTheWholeCache) {
   compression.formats = {KvFormat::kK6V4, KvFormat::kK4V3};
   EngineLoad load;
   load.compaction_mode = "holding";
+  load.compaction_reason = "hit ratio";
   load.kv_bytes_used = 1000;
   load.kv_bytes_16bit = 2500;
   load.staging_bytes = 30;
@@ -154,6 +169,7 @@ TEST(ConvertCompressionTest, AStateTellsTheDefaultAndTheWholeCache) {
   EXPECT_THAT(state.formats(), ElementsAre("k6v4", "k4v3"));
   EXPECT_TRUE(state.paused());
   EXPECT_EQ(state.mode(), "holding");
+  EXPECT_EQ(state.mode_reason(), "hit ratio");
   EXPECT_EQ(state.bytes_held(), 1000);
   EXPECT_EQ(state.bytes_16bit(), 2500);
   EXPECT_EQ(state.ratio_held(), 2.5);

@@ -12,6 +12,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "server/byte_size.h"
+#include "server/guard_flags.h"
 #include "tests/server/server_fixture.h"
 
 namespace condense {
@@ -32,6 +33,22 @@ std::vector<Row> SizesAndCounts() {
   return rows;
 }
 
+// Those of a table of flag, default, range and meaning.
+std::set<std::string> FlagsOfTable(const std::string& heading) {
+  std::set<std::string> flags;
+  for (const std::vector<std::string>& row : LimitsTable(heading)) {
+    EXPECT_EQ(row.size(), 4u) << row[0];
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(row[0].substr(2));
+    EXPECT_NE(flag, nullptr) << row[0];
+    if (row.size() != 4 || flag == nullptr) continue;
+    EXPECT_EQ(flag->DefaultValue(), row[1]) << row[0];
+    EXPECT_FALSE(row[2].empty()) << row[0];
+    EXPECT_FALSE(row[3].empty()) << row[0];
+    flags.insert(row[0].substr(2));
+  }
+  return flags;
+}
+
 using LimitsPageTest = ServerTest;
 
 TEST_F(LimitsPageTest, EveryRowIsAFlagWithItsDefault) {
@@ -45,16 +62,7 @@ TEST_F(LimitsPageTest, EveryRowIsAFlagWithItsDefault) {
 }
 
 TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
-  std::set<std::string> documented;
-  for (const std::vector<std::string>& row : LimitsTable("The compacting cache")) {
-    ASSERT_EQ(row.size(), 4u) << row[0];
-    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(row[0].substr(2));
-    ASSERT_NE(flag, nullptr) << row[0];
-    EXPECT_EQ(flag->DefaultValue(), row[1]) << row[0];
-    EXPECT_FALSE(row[2].empty()) << row[0];
-    EXPECT_FALSE(row[3].empty()) << row[0];
-    documented.insert(row[0].substr(2));
-  }
+  const std::set<std::string> documented = FlagsOfTable("The compacting cache");
   const std::set<std::string> others = {"preset",
                                         "policy",
                                         "ratio",
@@ -76,6 +84,27 @@ TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
     EXPECT_EQ(documented.count(std::string(name)), 1u) << name << " is not in docs/limits.md";
   }
   EXPECT_EQ(flags, static_cast<int>(documented.size()));
+}
+
+TEST_F(LimitsPageTest, EveryFlagOfTheGuardrailsIsARowWithItsDefault) {
+  std::set<std::string> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (absl::StartsWith(name, "guard")) flags.insert(std::string(name));
+  }
+  EXPECT_EQ(flags, FlagsOfTable("The guardrails"));
+}
+
+TEST_F(LimitsPageTest, TheFlagsOfTheGuardrailsDefaultToTheirLimits) {
+  EngineConfig config;
+  FillGuard(&config);
+  EXPECT_FALSE(config.guard);
+  const GuardrailLimits defaults;
+  for (int i = 0; i < kNumGuards; ++i) {
+    const GuardTraits& traits = TraitsOf(static_cast<Guard>(i));
+    EXPECT_EQ((config.guard_limits.*traits.limit).warning, (defaults.*traits.limit).warning);
+    EXPECT_EQ((config.guard_limits.*traits.limit).limit, (defaults.*traits.limit).limit);
+  }
+  EXPECT_TRUE(Validate(config.guard_limits).ok());
 }
 
 TEST_F(LimitsPageTest, EveryFlagThatLimitsIsARow) {

@@ -1,0 +1,83 @@
+#include "server/guard_flags.h"
+
+#include "absl/flags/flag.h"
+#include "absl/time/time.h"
+
+using condense::GuardrailLimits;
+
+ABSL_FLAG(bool, guard, false,
+          "Measure what compaction costs, and hold it back or switch it off where a guardrail says "
+          "so.");
+ABSL_FLAG(absl::Duration, guard_evaluation_window, GuardrailLimits().evaluation_window,
+          "How often guardrails judge.");
+ABSL_FLAG(absl::Duration, guard_holding_dwell, GuardrailLimits().holding_dwell,
+          "How long jobs are held back at least.");
+ABSL_FLAG(absl::Duration, guard_uncompressed_dwell, GuardrailLimits().uncompressed_dwell,
+          "How long new requests stay uncompressed at least.");
+ABSL_FLAG(absl::Duration, guard_probation_dwell, GuardrailLimits().probation_dwell,
+          "How long each stage of probation lasts at least.");
+ABSL_FLAG(absl::Duration, guard_max_dwell, GuardrailLimits().max_dwell,
+          "What the first two dwells are doubled up to when they follow each other quickly.");
+
+ABSL_FLAG(double, guard_hit_ratio_warning, GuardrailLimits().hit_ratio.warning,
+          "Mean hit ratio below which compaction is held back.");
+ABSL_FLAG(double, guard_hit_ratio_limit, GuardrailLimits().hit_ratio.limit,
+          "Mean hit ratio below which it is switched off.");
+ABSL_FLAG(double, guard_hit_ratio_tail_warning, GuardrailLimits().hit_ratio_tail.warning,
+          "The same of the 5th percentile.");
+ABSL_FLAG(double, guard_hit_ratio_tail_limit, GuardrailLimits().hit_ratio_tail.limit,
+          "The same of the 5th percentile.");
+ABSL_FLAG(absl::Duration, guard_merge_latency_warning,
+          absl::Seconds(GuardrailLimits().merge_latency.warning),
+          "Time that compaction adds to a step, 99th percentile, above which it is held back.");
+ABSL_FLAG(absl::Duration, guard_merge_latency_limit,
+          absl::Seconds(GuardrailLimits().merge_latency.limit),
+          "Above this it is held back too, and is told to have broken a limit.");
+ABSL_FLAG(double, guard_memory_fluctuation_warning, GuardrailLimits().memory_fluctuation.warning,
+          "Share by which memory swings in a cycle above which compaction is held back.");
+ABSL_FLAG(double, guard_memory_fluctuation_limit, GuardrailLimits().memory_fluctuation.limit,
+          "Share above which it is switched off.");
+ABSL_FLAG(double, guard_first_token_warning, GuardrailLimits().first_token.warning,
+          "Share by which compacted requests wait longer for their first token above which "
+          "compaction is held back.");
+ABSL_FLAG(double, guard_first_token_limit, GuardrailLimits().first_token.limit,
+          "Above this it is held back too, and is told to have broken a limit.");
+ABSL_FLAG(double, guard_memory_warning, GuardrailLimits().memory.warning,
+          "Fill of the cache above which nothing keeps the ratio from rising.");
+ABSL_FLAG(double, guard_memory_limit, GuardrailLimits().memory.limit,
+          "Fill above which memory is told to have broken a limit.");
+
+namespace condense {
+namespace {
+
+void SetEdges(double warning, double limit, GuardLimit* edges) {
+  edges->warning = warning;
+  edges->limit = limit;
+}
+
+}  // namespace
+
+void FillGuard(EngineConfig* config) {
+  config->guard = absl::GetFlag(FLAGS_guard);
+  GuardrailLimits& limits = config->guard_limits;
+  limits.evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
+  limits.holding_dwell = absl::GetFlag(FLAGS_guard_holding_dwell);
+  limits.uncompressed_dwell = absl::GetFlag(FLAGS_guard_uncompressed_dwell);
+  limits.probation_dwell = absl::GetFlag(FLAGS_guard_probation_dwell);
+  limits.max_dwell = absl::GetFlag(FLAGS_guard_max_dwell);
+  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_warning), absl::GetFlag(FLAGS_guard_hit_ratio_limit),
+           &limits.hit_ratio);
+  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_tail_warning),
+           absl::GetFlag(FLAGS_guard_hit_ratio_tail_limit), &limits.hit_ratio_tail);
+  SetEdges(absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_warning)),
+           absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_limit)),
+           &limits.merge_latency);
+  SetEdges(absl::GetFlag(FLAGS_guard_memory_fluctuation_warning),
+           absl::GetFlag(FLAGS_guard_memory_fluctuation_limit), &limits.memory_fluctuation);
+  SetEdges(absl::GetFlag(FLAGS_guard_first_token_warning),
+           absl::GetFlag(FLAGS_guard_first_token_limit), &limits.first_token);
+  SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
+           &limits.memory);
+}
+
+}  // namespace condense
