@@ -16,8 +16,8 @@ struct Preset {
   std::string_view name;
   std::string_view policy;
   double ratio;
-  // Starting values: formats of 4 bits alone move single outputs by more than 0.05 without any
-  // visible cost. To be replaced by what evaluation accepts.
+  // Formats of 4 bits alone move single outputs by more than 0.05 without any visible cost. What
+  // evaluation accepts passes, see docs/quality.md.
   double max_output_error;
   double max_log_mass_error;
   float cosine = 0.87f;  // its policy merges nothing that is less alike, whatever the ratio
