@@ -35,7 +35,7 @@ std::string FormatBytes(int64_t bytes) {
     ++unit;
   }
   if (unit == 0) return absl::StrFormat("%d B", bytes);
-  return absl::StrFormat(std::abs(value) < 100 ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", std::abs(value) < 100 ? 1 : 0, value, kUnits[unit]);
 }
 
 std::string FormatCount(int64_t count) {
