@@ -19,11 +19,6 @@ bool IsPlain(const KvBlockRef& block) {
   return block.format == KvFormat::kK16V16 && block.flags == 0;
 }
 
-// Of an entry, as blocks hold it.
-double EntryBytes(KvFormat format, const KvBlockShape& shape, KvBlockFlags flags) {
-  return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
-}
-
 FormatCost CostOf(KvFormat format, const KvBlockShape& shape) {
   return {.format = {KvKeyBits(format), KvValueBits(format)},
           .plain_bytes = EntryBytes(format, shape, kKvRun),
@@ -48,6 +43,10 @@ std::vector<bool> RecallingUnits(const std::vector<float>& recall, const KvLayou
 }
 
 }  // namespace
+
+double EntryBytes(KvFormat format, const KvBlockShape& shape, KvBlockFlags flags) {
+  return static_cast<double>(KvBlockBytes(format, shape, flags)) / shape.block_tokens;
+}
 
 Allotter::Allotter(const KvCache* cache, const CompactorOptions* options)
     : cache_(cache),

@@ -14,6 +14,9 @@
 
 namespace condense {
 
+// Of an entry of a full block.
+double EntryBytes(KvFormat format, const KvBlockShape& shape, KvBlockFlags flags);
+
 // Blocks of a unit that may be compacted.
 struct CompactionRange {
   int32_t unit = 0;

@@ -230,9 +230,7 @@ bool Compactor::Post(SequenceCompaction* sequence, const Policy* policy,
   job.destinations = std::move(stage->blocks);
   job.policy = storage.merges ? policy : policies_.at("none").get();
   // Whether entries have side arrays is decided: the blocks are of one kind.
-  const KvBlockShape& shape = cache_->layout().block;
-  const double entry_bytes =
-      static_cast<double>(KvBlockBytes(storage.format, shape, storage.flags)) / shape.block_tokens;
+  const double entry_bytes = EntryBytes(storage.format, cache_->layout().block, storage.flags);
   job.params.formats = {
       {{KvKeyBits(storage.format), KvValueBits(storage.format)}, entry_bytes, entry_bytes}};
   job.params.target_bytes = part * storage.target_bytes;

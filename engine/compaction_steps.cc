@@ -92,8 +92,8 @@ void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& al
                           absl::Duration attention_time) {
   if (parts_.compactor == nullptr) return;
   const absl::Time begin = absl::Now();
-  Learn(plan, all, attention_time);
   const KvCacheStats stats = parts_.cache->Stats();
+  Learn(plan, all, stats, attention_time);
   const double fill =
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   hurried_ = plan.deferred > 0 || fill > hard_limit_;
@@ -128,7 +128,7 @@ void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before
 
 // Only steps in which everything that holds memory decoded one token can be compared.
 void CompactionSteps::Learn(const StepPlan& plan, const std::vector<Sequence*>& all,
-                            absl::Duration attention_time) {
+                            const KvCacheStats& stats, absl::Duration attention_time) {
   if (parts_.pace == nullptr) return;
   const auto holding = std::count_if(
       all.begin(), all.end(), [](const Sequence* sequence) { return sequence->kv() != nullptr; });
@@ -139,7 +139,6 @@ void CompactionSteps::Learn(const StepPlan& plan, const std::vector<Sequence*>& 
     saving_.Skip();
     return;
   }
-  const KvCacheStats stats = parts_.cache->Stats();
   const double held = static_cast<double>(stats.used_bytes) / static_cast<double>(bytes_16bit);
   saving_.Observe(attention_time, stats.logical_tokens, 1.0 - held);
 }

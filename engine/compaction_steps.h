@@ -64,7 +64,7 @@ class CompactionSteps {
   bool Paused() const;
   // What this turn did, `before` it the cache. `added`: on this thread.
   void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration added);
-  void Learn(const StepPlan& plan, const std::vector<Sequence*>& all,
+  void Learn(const StepPlan& plan, const std::vector<Sequence*>& all, const KvCacheStats& stats,
              absl::Duration attention_time);
   void Observe(const SettledJob& job, CompactionOutcome outcome);
 

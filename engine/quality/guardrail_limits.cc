@@ -53,12 +53,12 @@ absl::Status CheckDuration(const std::string& field, absl::Duration value, absl:
 absl::Status CheckGuard(const GuardTraits& traits, const GuardLimit& limit, double hysteresis) {
   const std::string label = traits.label;
   const double most = traits.is_share ? 1.0 : 1e6;
-  RETURN_IF_ERROR(CheckRange(label + ".warning", limit.warning, 0, most));
-  RETURN_IF_ERROR(CheckRange(label + ".limit", limit.limit, 0, most));
+  RETURN_IF_ERROR(CheckRange(label + "_warning", limit.warning, 0, most));
+  RETURN_IF_ERROR(CheckRange(label + "_limit", limit.limit, 0, most));
   const bool warns_first =
       traits.is_ceiling ? limit.warning < limit.limit : limit.warning > limit.limit;
   if (!warns_first) {
-    return Refuse(label + ".warning", limit.warning,
+    return Refuse(label + "_warning", limit.warning,
                   absl::StrCat(traits.is_ceiling ? "below" : "above", " the limit ", limit.limit));
   }
   // A warning that no value could end would last for good.
@@ -69,8 +69,8 @@ absl::Status CheckGuard(const GuardTraits& traits, const GuardLimit& limit, doub
                   absl::StrCat("at most ", room / margin * hysteresis, " for ", label));
   }
   RETURN_IF_ERROR(
-      CheckRange(label + ".min_samples", static_cast<double>(limit.min_samples), 1, 1e9));
-  return CheckDuration(label + ".window", limit.window, absl::Seconds(1));
+      CheckRange(label + "_min_samples", static_cast<double>(limit.min_samples), 1, 1e9));
+  return CheckDuration(label + "_window", limit.window, absl::Seconds(1));
 }
 
 absl::Status CheckCounts(const GuardrailLimits& l) {

@@ -517,7 +517,7 @@ def condensed(*flags):
     (["--model=x", "--soft_limit=0.2"], "soft_limit is 0.2; must be in 0.4..1"),
     (["--model=x", "--staging_memory=3GB"], "staging_memory"),
     (["--model=x", "--guard_evaluation_window=1ms"], "guard_evaluation_window is 1ms, must be at least 100ms"),
-    (["--model=x", "--guard_hit_ratio_limit=0.96"], "guard_hit_ratio.warning is 0.95, must be above the limit 0.96"),
+    (["--model=x", "--guard_hit_ratio_limit=0.96"], "guard_hit_ratio_warning is 0.95, must be above the limit 0.96"),
     (["--model=x", "--guard", "--compaction=false", "--preset=off"], "guard is true"),
     (["--model=x", "argument"], "argument"),
     ([], "--model"),

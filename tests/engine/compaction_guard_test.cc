@@ -80,6 +80,16 @@ TEST_F(CompactionGuardTest, AnOperatorsModeIsToldAtOnceAndKeptWhenReleased) {
   EXPECT_EQ(control_.reason(), "an operator released the mode");
 }
 
+TEST_F(CompactionGuardTest, APauseStopsWhatTheGuardAllows) {
+  control_.Pause(true);
+  EXPECT_STREQ(control_.mode(), "holding");
+  Force(GuardrailMode::kUncompressed);
+  EXPECT_STREQ(control_.mode(), "uncompressed");
+  Force(GuardrailMode::kCompacting);
+  control_.Pause(false);
+  EXPECT_STREQ(control_.mode(), "compacting");
+}
+
 TEST_F(CompactionGuardTest, WhatIsTakenBackBeforeAStepNeverWas) {
   control_.Force(GuardrailMode::kUncompressed);
   control_.Force(std::nullopt);
