@@ -31,15 +31,6 @@ class AbandonedStreamTest : public ServerTest {
     return false;
   }
 
-  bool Soon(const std::function<bool()>& condition) {
-    const absl::Time until = absl::Now() + absl::Seconds(20);
-    while (!condition()) {
-      if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return true;
-  }
-
   // Leaves the call, takes what was sent before, and returns how the call ended.
   static grpc::StatusCode Leave(grpc::ClientContext* context, Reader* reader) {
     context->TryCancel();
