@@ -27,6 +27,12 @@ SequenceCompaction::SequenceCompaction(Compactor* compactor, Compression compres
       steps_(phase),
       units_(kv->tables.size()) {}
 
+double SequenceCompaction::hit_ratio() const {
+  double sum = 0.0;
+  for (const Unit& unit : units_) sum += unit.hit_ratio;
+  return units_.empty() ? 1.0 : sum / static_cast<double>(units_.size());
+}
+
 SequenceCompaction::~SequenceCompaction() { compactor_->Forget(this); }
 
 Compactor::Compactor(KvCache* cache, CompactionMailbox* mailbox, CompactorOptions options)
@@ -133,6 +139,7 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
   if (result.outcome == SwapOutcome::kAccepted) {
     cache_->Swap(result.ticket, result.blocks);
     ++sequence->swaps_accepted_;
+    unit.hit_ratio *= result.quality.hit_ratio;
     sequence->min_hit_ratio_ = std::min(sequence->min_hit_ratio_, result.quality.hit_ratio);
     sequence->max_output_error_ =
         std::max(sequence->max_output_error_, result.quality.output_error);

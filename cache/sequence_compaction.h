@@ -28,7 +28,10 @@ class SequenceCompaction {
   QueryLog* query_log() { return &query_log_; }
   int64_t swaps_accepted() const { return swaps_accepted_; }
   int64_t swaps_refused() const { return swaps_refused_; }
-  double min_hit_ratio() const { return min_hit_ratio_; }        // of accepted swaps; 1 without any
+  double min_hit_ratio() const { return min_hit_ratio_; }  // of accepted swaps; 1 without any
+  // Of what its queries find, that is still found: over the swaps of a unit their product, over
+  // units the mean; 1 without any.
+  double hit_ratio() const;
   double max_output_error() const { return max_output_error_; }  // of accepted swaps
   int32_t jobs_out() const { return jobs_out_; }
 
@@ -40,6 +43,7 @@ class SequenceCompaction {
     int32_t next_cool_down = 1;   // doubles with every refusal
     double distance_share = 1.0;  // of what others may merge or drop, lowered by refusals
     bool merged_further = false;  // beyond the ratio, because memory ran out: once
+    double hit_ratio = 1.0;       // product over accepted swaps
     double curve_entries = 0.0;   // what the curves let the job that is out leave
   };
 

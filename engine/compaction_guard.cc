@@ -1,6 +1,7 @@
 #include "engine/compaction_guard.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "metrics/log.h"
@@ -102,6 +103,9 @@ void CompactionGuard::TellReadings() {
     metrics_->guard_samples(label).Set(static_cast<double>(samples));
     if (reading.has_value()) metrics_->guard_reading(label).Set(reading->value);
   }
+  if (const std::optional<Reading> floor = monitor_.drift_floor(Now())) {
+    metrics_->drift_floor.Set(floor->value);
+  }
 }
 
 bool CompactionGuard::AdmitsNext() { return IsCompacted(monitor_.decision(), starts_++); }
@@ -110,6 +114,15 @@ bool CompactionGuard::HoldsJobs(bool memory_runs_out) const {
   const GuardrailDecision& decision = monitor_.decision();
   if (decision.new_jobs) return false;
   return !memory_runs_out || decision.mode == GuardrailMode::kUncompressed;
+}
+
+bool CompactionGuard::Rebuilds(double hit_ratio, std::optional<double> nats) const {
+  const GuardrailDecision& decision = monitor_.decision();
+  if (decision.mode != GuardrailMode::kUncompressed || !decision.guard.has_value()) return false;
+  if (TraitsOf(*decision.guard).effect != GuardEffect::kQuality) return false;
+  const GuardrailLimits& limits = monitor_.guardrail().limits();
+  const bool drifted = nats.has_value() && std::expm1(*nats) > limits.drift.limit;
+  return drifted || hit_ratio < limits.hit_ratio.limit;
 }
 
 void CompactionGuard::Settled(const SettledJob& job) {
@@ -133,6 +146,14 @@ void CompactionGuard::Turned(const KvCacheStats& before, const KvCacheStats& aft
   const double arena_use =
       static_cast<double>(after.slab_bytes) / static_cast<double>(after.arena_bytes);
   monitor_.ObserveMemory(step, arena_use, Now());
+}
+
+void CompactionGuard::Drift(bool compacted, double nats, int32_t tokens) {
+  monitor_.ObserveDrift(compacted, nats, tokens, Now());
+}
+
+void CompactionGuard::Canary(int32_t found, int32_t asked) {
+  monitor_.ObserveCanary(found, asked, Now());
 }
 
 void CompactionGuard::FirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited) {

@@ -34,6 +34,9 @@ class CompactionGuard {
   // Whether jobs are held back. Memory that runs out is worse than a warning, not than a broken
   // limit.
   bool HoldsJobs(bool memory_runs_out) const;
+  // Whether a running request that has lost so much is to be computed anew, uncompressed: quality
+  // has broken a limit, and this one its share of it. `nats`: of its drift, where known.
+  bool Rebuilds(double hit_ratio, std::optional<double> nats) const;
   int32_t ratio_notches() const { return monitor_.decision().ratio_notches; }
 
   void Settled(const SettledJob& job);
@@ -42,10 +45,18 @@ class CompactionGuard {
   // The cache before and after a turn of compaction.
   void Turned(const KvCacheStats& before, const KvCacheStats& after);
   void FirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited);
+  // A request was computed again: nats per token over so many.
+  void Drift(bool compacted, double nats, int32_t tokens);
+  // A canary found so many of the facts that the full cache finds.
+  void Canary(int32_t found, int32_t asked);
 
- private:
+  GuardrailMode mode() const { return monitor_.decision().mode; }
+  // What was measured of requests that started before says nothing any more. On this clock:
+  absl::Time evidence_from() const { return monitor_.decision().evidence_from; }
   // Of the steady clock: the windows must not depend on who sets the other one.
   static absl::Time Now();
+
+ private:
   void FollowOperator(absl::Time now);
   // What was decided.
   void Tell();

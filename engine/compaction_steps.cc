@@ -45,7 +45,12 @@ uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
 // The worker gets a share of their time, and nobody notices: they are long by themselves.
 bool HasPromptParts(const StepPlan& plan) {
   return std::any_of(plan.items.begin(), plan.items.end(),
-                     [](const auto& item) { return item.num_tokens > 1; });
+                     [](const auto& item) { return item.num_tokens > 1 && !item.background; });
+}
+
+bool IsActive(const Sequence& sequence) {
+  const std::optional<Compression>& compression = sequence.request().compression;
+  return compression.has_value() && compression->active();
 }
 
 }  // namespace
@@ -62,23 +67,42 @@ void CompactionSteps::Begin(const StepPlan& plan) {
   if (parts_.compactor == nullptr) return;
   for (const StepPlan::Item& item : plan.items) {
     Sequence* sequence = item.sequence;
-    if (sequence->computed() > 0 || !Admits(*sequence)) continue;
+    if (sequence->computed() > 0) continue;
+    if (item.background ? !IsActive(*sequence) : !Admits(*sequence)) continue;
     sequence->SetCompaction(parts_.compactor->Open(*sequence->request().compression, sequence->kv(),
                                                    sequence->known()));
   }
   if (parts_.pace == nullptr) return;
   // What the worker did between two steps made none longer.
   if (parts_.guard != nullptr) parts_.pace->TakeSpent();
-  if (hurried_) {
+  if (hurried_ || !plan.HasRequests()) {
     parts_.pace->Lift();
   } else {
     parts_.pace->BeginStep(absl::ToChronoNanoseconds(saving_.saved()));
   }
 }
 
+Sequence* CompactionSteps::ToRebuild(const std::vector<Sequence*>& all) const {
+  if (parts_.guard == nullptr || parts_.guard->mode() != GuardrailMode::kUncompressed) {
+    return nullptr;
+  }
+  Sequence* worst = nullptr;
+  for (Sequence* sequence : all) {
+    if (sequence->known() - sequence->computed() > 1) return nullptr;
+    const SequenceCompaction* compaction = sequence->compaction();
+    if (compaction == nullptr) continue;
+    const TokenRecord* record = sequence->record();
+    const std::optional<double> nats = record == nullptr ? std::nullopt : record->drift();
+    if (!parts_.guard->Rebuilds(compaction->hit_ratio(), nats)) continue;
+    if (worst == nullptr || compaction->hit_ratio() < worst->compaction()->hit_ratio()) {
+      worst = sequence;
+    }
+  }
+  return worst;
+}
+
 bool CompactionSteps::Admits(const Sequence& sequence) {
-  const std::optional<Compression>& compression = sequence.request().compression;
-  if (!compression.has_value() || !compression->active()) return false;
+  if (!IsActive(sequence)) return false;
   return parts_.guard == nullptr || parts_.guard->AdmitsNext();
 }
 
@@ -89,27 +113,30 @@ void CompactionSteps::FirstToken(const Sequence& sequence, absl::Time now) {
 }
 
 void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& all,
-                          absl::Duration attention_time) {
+                          Sequence* background, absl::Duration attention_time) {
   if (parts_.compactor == nullptr) return;
   const absl::Time begin = absl::Now();
   const KvCacheStats stats = parts_.cache->Stats();
-  Learn(plan, all, stats, attention_time);
+  Learn(plan, all, background, attention_time);
   const double fill =
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   hurried_ = plan.deferred > 0 || fill > hard_limit_;
   parts_.compactor->set_paused(Paused());
   if (parts_.guard != nullptr) parts_.compactor->set_ratio_notches(parts_.guard->ratio_notches());
-  for (Sequence* sequence : all) {
-    if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
-    const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
-    if (hurried_ || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
-      parts_.compactor->Step(sequence->compaction(), hurried_);
-    }
-  }
+  for (Sequence* sequence : all) Turn(sequence, plan);
+  if (background != nullptr) Turn(background, plan);
   const absl::Duration added = collecting_ + (absl::Now() - begin);
   if (parts_.guard != nullptr) TellGuard(plan, stats, added);
   if (parts_.metrics == nullptr) return;
   parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
+}
+
+void CompactionSteps::Turn(Sequence* sequence, const StepPlan& plan) {
+  if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) return;
+  const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };
+  if (hurried_ || std::any_of(plan.items.begin(), plan.items.end(), ran)) {
+    parts_.compactor->Step(sequence->compaction(), hurried_);
+  }
 }
 
 bool CompactionSteps::Paused() const {
@@ -120,7 +147,7 @@ bool CompactionSteps::Paused() const {
 void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
                                 absl::Duration added) {
   parts_.guard->Turned(before, parts_.cache->Stats());
-  if (plan.items.empty() || HasPromptParts(plan)) return;
+  if (!plan.HasRequests() || HasPromptParts(plan)) return;
   // Where the worker keeps to a pace it takes its time from the threads of the forward pass.
   if (parts_.pace != nullptr) added += absl::FromChrono(parts_.pace->TakeSpent());
   parts_.guard->Stepped(std::max(added - saving_.saved(), absl::ZeroDuration()));
@@ -128,19 +155,29 @@ void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before
 
 // Only steps in which everything that holds memory decoded one token can be compared.
 void CompactionSteps::Learn(const StepPlan& plan, const std::vector<Sequence*>& all,
-                            const KvCacheStats& stats, absl::Duration attention_time) {
-  if (parts_.pace == nullptr) return;
+                            const Sequence* background, absl::Duration attention_time) {
+  // A probe that takes part changes what attention takes, not what it saves.
+  if (parts_.pace == nullptr || plan.HasBackground()) return;
   const auto holding = std::count_if(
       all.begin(), all.end(), [](const Sequence* sequence) { return sequence->kv() != nullptr; });
   const auto decoding = std::count_if(plan.items.begin(), plan.items.end(),
                                       [](const auto& item) { return item.num_tokens == 1; });
-  const int64_t bytes_16bit = parts_.cache->Bytes16Bit();
+  const KvCacheStats stats = parts_.cache->Stats();
+  int64_t bytes = stats.used_bytes;
+  int64_t bytes_16bit = parts_.cache->Bytes16Bit();
+  int64_t tokens = stats.logical_tokens;
+  if (background != nullptr && background->kv() != nullptr) {
+    const KvHolding held = parts_.cache->Held(*background->kv());
+    bytes -= held.bytes;
+    bytes_16bit -= held.bytes_16bit;
+    tokens -= background->computed();
+  }
   if (decoding < holding || bytes_16bit == 0) {
     saving_.Skip();
     return;
   }
-  const double held = static_cast<double>(stats.used_bytes) / static_cast<double>(bytes_16bit);
-  saving_.Observe(attention_time, stats.logical_tokens, 1.0 - held);
+  const double held_share = static_cast<double>(bytes) / static_cast<double>(bytes_16bit);
+  saving_.Observe(attention_time, tokens, 1.0 - held_share);
 }
 
 void CompactionSteps::Settled() {

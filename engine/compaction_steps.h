@@ -43,11 +43,17 @@ class CompactionSteps {
   void Begin(const StepPlan& plan);
   // A sequence got its first token.
   void FirstToken(const Sequence& sequence, absl::Time now);
-  // Swaps and jobs of the sequences whose turn it is. `all`: what runs or waits. `attention_time`:
-  // of the forward pass, zero if none ran.
-  void End(const StepPlan& plan, const std::vector<Sequence*>& all, absl::Duration attention_time);
+  // Swaps and jobs of the sequences whose turn it is. `all`: requests that run or wait.
+  // `background`: the sequence there, or null. `attention_time`: of the forward pass, zero if none
+  // ran.
+  void End(const StepPlan& plan, const std::vector<Sequence*>& all, Sequence* background,
+           absl::Duration attention_time);
   // Counts what became of jobs since the last call.
   void Settled();
+
+  // The running request that is to be computed anew because compaction cost it most; null: none, or
+  // others compute their prompts.
+  Sequence* ToRebuild(const std::vector<Sequence*>& all) const;
 
   // Nothing runs: the worker may take all time.
   void Rest();
@@ -64,8 +70,9 @@ class CompactionSteps {
   bool Paused() const;
   // What this turn did, `before` it the cache. `added`: on this thread.
   void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration added);
-  void Learn(const StepPlan& plan, const std::vector<Sequence*>& all, const KvCacheStats& stats,
+  void Learn(const StepPlan& plan, const std::vector<Sequence*>& all, const Sequence* background,
              absl::Duration attention_time);
+  void Turn(Sequence* sequence, const StepPlan& plan);
   void Observe(const SettledJob& job, CompactionOutcome outcome);
 
   const Parts parts_;

@@ -88,6 +88,7 @@ absl::Status EngineConfig::Validate() const {
   if (!limits.ok()) {
     return absl::Status(limits.code(), absl::StrFormat("guard_%s", std::string(limits.message())));
   }
+  RETURN_IF_ERROR(probes.Validate());
   if (guard && !compaction.enabled && !compression.active()) {
     return absl::InvalidArgumentError("guard is true and compaction is false; both must be true");
   }

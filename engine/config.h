@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache/compression.h"
+#include "engine/probe/probe_options.h"
 #include "engine/quality/guardrail_limits.h"
 #include "kernels/backend.h"
 
@@ -74,6 +75,7 @@ struct EngineConfig {
   // What compaction costs decides what it may do; needs compaction.
   bool guard = false;
   GuardrailLimits guard_limits;
+  ProbeOptions probes;  // of the guard
 
   bool poison_freed_kv = false;  // for tests: KvCacheOptions::poison_freed
 

@@ -55,6 +55,7 @@ class Engine::Impl {
   CompressionControl compression;
   std::unique_ptr<CompactionLine> compaction;  // null: not enabled
   std::unique_ptr<CompactionGuard> guard;      // null: off
+  std::unique_ptr<Prober> prober;              // null without a guard
   RequestQueue queue;
   Metrics* metrics = nullptr;
   std::unique_ptr<EngineLoop> loop;
@@ -141,6 +142,12 @@ void Engine::Impl::Start(Metrics* metrics_in) {
   if (config.guard) {
     guard = std::make_unique<CompactionGuard>(config.guard_limits, config.compaction.swap_every,
                                               &compression, metrics);
+    prober = std::make_unique<Prober>(config.probes,
+                                      Prober::Parts{.guard = guard.get(),
+                                                    .control = &compression,
+                                                    .tokenizer = tokenizer.get(),
+                                                    .metrics = metrics,
+                                                    .max_request_tokens = info.max_request_tokens});
   }
   loop = std::make_unique<EngineLoop>(
       config,
@@ -154,6 +161,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                         .compactor = compaction == nullptr ? nullptr : compaction->compactor(),
                         .pace = compaction == nullptr ? nullptr : compaction->pace(),
                         .guard = guard.get(),
+                        .prober = prober.get(),
                         .max_request_tokens = info.max_request_tokens});
   thread = std::thread([this] { loop->Run(); });
 }

@@ -1,6 +1,7 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -72,7 +73,8 @@ void EngineLoop::Run() {
     } else {
       compaction_.Rest();
       parts_.cache->Trim(/*idle=*/true);
-      parts_.queue->WaitForWork();
+      parts_.queue->WaitForWork(parts_.prober == nullptr ? absl::InfiniteDuration()
+                                                         : parts_.prober->UntilNext());
     }
   }
   const absl::Time now = absl::Now();
@@ -81,6 +83,7 @@ void EngineLoop::Run() {
     End(sequence, FinishReason::kCancelled, absl::CancelledError("the server is shutting down"),
         now);
   }
+  if (scheduler_.background() != nullptr) scheduler_.Remove(scheduler_.background());
   PublishLoad(now);
   if (config_.on_published) config_.on_published();
 }
@@ -112,8 +115,14 @@ bool EngineLoop::Step() {
   DrainCommands();
   EndFromOutside(begin);
   compaction_.Collect();
-  const StepPlan plan = scheduler_.Schedule(begin);
-  for (Sequence* sequence : plan.started) parts_.queue->Started(sequence->prompt_size());
+  Probe();
+  Rebuild();
+  const StepPlan plan = scheduler_.Schedule(
+      begin, parts_.prober == nullptr ? BackgroundTokens() : parts_.prober->Allowed());
+  for (Sequence* sequence : plan.started) {
+    parts_.queue->Started(sequence->prompt_size());
+    if (parts_.prober != nullptr) parts_.prober->Started(sequence);
+  }
   preemptions_ += plan.preempted;
   if (parts_.metrics != nullptr) {
     parts_.metrics->preemptions.Increment(plan.preempted);
@@ -127,7 +136,7 @@ bool EngineLoop::Step() {
   if (!plan.items.empty()) {
     if (RunStep(plan, begin)) step_end = absl::Now();
   } else if (plan.deferred > 0) {
-    compaction_.End(plan, scheduler_.All(), absl::ZeroDuration());
+    compaction_.End(plan, scheduler_.All(), scheduler_.background(), absl::ZeroDuration());
     AwaitJobs();
   } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0 && plan.preempted == 0) {
     // Nothing runs and the next one does not fit into an empty cache.
@@ -138,6 +147,31 @@ bool EngineLoop::Step() {
   PublishLoad(step_end);
   if (published_ && config_.on_published) config_.on_published();
   return !plan.items.empty();
+}
+
+void EngineLoop::Probe() {
+  if (parts_.prober == nullptr) return;
+  const Sequence* background = scheduler_.background();
+  // What it has generated so far is not recorded any more.
+  if (background != nullptr && background->preemptions() > 0) EndBackground();
+  if (scheduler_.background() != nullptr) return;
+  if (std::unique_ptr<Sequence> next = parts_.prober->Next()) {
+    scheduler_.SetBackground(std::move(next));
+  }
+}
+
+void EngineLoop::Rebuild() {
+  Sequence* const sequence = compaction_.ToRebuild(scheduler_.All());
+  if (sequence == nullptr || !scheduler_.Rebuild(sequence)) return;
+  LogInfo("request %s is computed anew, uncompressed: %d tokens", sequence->request().id,
+          sequence->known());
+  if (parts_.metrics != nullptr) parts_.metrics->rebuilds.Increment();
+}
+
+void EngineLoop::EndBackground() {
+  // Finish takes what it has cached and compacted; how that went is asked before.
+  parts_.prober->Finished(*scheduler_.background());
+  scheduler_.Remove(scheduler_.background());
 }
 
 bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
@@ -151,7 +185,11 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
     absl::Status failed = absl::InternalError(std::string(status.message()));
     if (failed_in_a_row_ < kFailingAfter) SetTransient(&failed);
     for (const StepPlan::Item& item : plan.items) {
-      End(item.sequence, FinishReason::kError, failed, computed);
+      if (item.background) {
+        EndBackground();
+      } else {
+        End(item.sequence, FinishReason::kError, failed, computed);
+      }
     }
     return false;
   }
@@ -159,8 +197,9 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   ++steps_;
   Advance(plan, computed);
   Publish(plan, computed);
-  compaction_.End(plan, scheduler_.All(), parts_.model->attention_time());
+  compaction_.End(plan, scheduler_.All(), scheduler_.background(), parts_.model->attention_time());
   parts_.cache->Trim(/*idle=*/false);
+  if (parts_.prober != nullptr) parts_.prober->StepTook(computed - begin, plan);
   if (parts_.metrics == nullptr) return true;
   Metrics& metrics = *parts_.metrics;
   const auto observe = [&](StepPhase phase, absl::Duration duration) {
@@ -237,8 +276,8 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
   int64_t prompt_tokens = 0;
   for (const StepPlan::Item& item : plan.items) {
     parts_.cache->Commit(item.sequence->kv(), item.num_tokens);
-    prompt_tokens += std::clamp<int64_t>(item.sequence->prompt_size() - item.sequence->computed(),
-                                         0, item.num_tokens);
+    const int64_t prompt_left = item.sequence->prompt_size() - item.sequence->computed();
+    if (!item.background) prompt_tokens += std::clamp<int64_t>(prompt_left, 0, item.num_tokens);
     item.sequence->Computed(item.num_tokens);
   }
   int64_t generated = 0;
@@ -247,17 +286,9 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
     const absl::Time last_token = sequence.last_token();
     const int32_t before = sequence.generated();
     sequence.Take(batch_.logit_rows[i].position, results_[i], *parts_.tokenizer, now);
-    if (sequence.generated() == before) continue;
+    if (sequence.generated() == before || &sequence == scheduler_.background()) continue;
     ++generated;
-    if (last_token == absl::InfinitePast()) compaction_.FirstToken(sequence, now);
-    if (parts_.metrics == nullptr) continue;
-    if (last_token != absl::InfinitePast()) {
-      parts_.metrics->inter_token_seconds.Observe(absl::ToDoubleSeconds(now - last_token));
-    } else {
-      parts_.metrics->ttft_seconds.Observe(absl::ToDoubleSeconds(now - sequence.submitted()));
-      parts_.metrics->prefill_seconds.Observe(
-          absl::ToDoubleSeconds(now - sequence.first_started()));
-    }
+    ObserveToken(sequence, last_token, now);
   }
   {
     MutexLock lock(&mutex_);
@@ -269,9 +300,25 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
   parts_.metrics->generated_tokens.Increment(static_cast<double>(generated));
 }
 
+void EngineLoop::ObserveToken(const Sequence& sequence, absl::Time last_token, absl::Time now) {
+  if (last_token == absl::InfinitePast()) compaction_.FirstToken(sequence, now);
+  if (parts_.metrics == nullptr) return;
+  if (last_token != absl::InfinitePast()) {
+    parts_.metrics->inter_token_seconds.Observe(absl::ToDoubleSeconds(now - last_token));
+  } else {
+    parts_.metrics->ttft_seconds.Observe(absl::ToDoubleSeconds(now - sequence.submitted()));
+    parts_.metrics->prefill_seconds.Observe(absl::ToDoubleSeconds(now - sequence.first_started()));
+  }
+}
+
 void EngineLoop::Publish(const StepPlan& plan, absl::Time now) {
   for (const StepPlan::Item& item : plan.items) {
     Sequence* sequence = item.sequence;
+    if (item.background) {
+      if (sequence->broken() || sequence->ended()) EndBackground();
+      continue;
+    }
+    if (parts_.prober != nullptr) parts_.prober->Stepped(sequence);
     if (sequence->broken()) {
       End(sequence, FinishReason::kError,
           absl::InternalError("the model's output was not a number"), now);
@@ -316,13 +363,19 @@ Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
     receipt.swaps_accepted = compaction->swaps_accepted();
     receipt.swaps_refused = compaction->swaps_refused();
     receipt.min_hit_ratio = compaction->min_hit_ratio();
+    receipt.hit_ratio = compaction->hit_ratio();
     receipt.max_output_error = compaction->max_output_error();
+  }
+  const TokenRecord* record = sequence.record();
+  if (record != nullptr && record->drift().has_value()) {
+    receipt.drift = std::expm1(*record->drift());
   }
   return receipt;
 }
 
 void EngineLoop::End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now) {
   const Receipt receipt = MakeReceipt(*sequence);
+  if (parts_.prober != nullptr) parts_.prober->Ended(*sequence);
   const std::unique_ptr<Sequence> removed = scheduler_.Remove(sequence);
   // The last event comes last: who has read it finds the books closed and the id free.
   Observe(*removed, reason, now);

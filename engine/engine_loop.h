@@ -16,6 +16,7 @@
 #include "engine/compression_control.h"
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "engine/probe/prober.h"
 #include "engine/request_queue.h"
 #include "engine/scheduler.h"
 #include "metrics/metrics.h"
@@ -37,6 +38,7 @@ class EngineLoop {
     Compactor* compactor = nullptr;    // null: nothing is compacted
     CompactionPace* pace = nullptr;    // null: the worker keeps to none
     CompactionGuard* guard = nullptr;  // null: no guardrail speaks
+    Prober* prober = nullptr;          // null: nothing runs in the background
     int64_t max_request_tokens = 0;
   };
   EngineLoop(const EngineConfig& config, Parts parts);
@@ -51,6 +53,11 @@ class EngineLoop {
 
  private:
   void DrainCommands();
+  // Sees to it that something is in the background, if anything is to be measured.
+  void Probe();
+  void EndBackground();
+  // Sets a request back whose compacted cache is not to be trusted, if there is one.
+  void Rebuild();
   void EndFromOutside(absl::Time now);
   // Computes, advances and publishes. False if the backend failed; the plan's requests are then
   // ended.
@@ -59,6 +66,7 @@ class EngineLoop {
   // Runs the model over the plan and fills results_ by logit row.
   absl::Status Compute(const StepPlan& plan);
   void Advance(const StepPlan& plan, absl::Time now);
+  void ObserveToken(const Sequence& sequence, absl::Time last_token, absl::Time now);
   void Publish(const StepPlan& plan, absl::Time now);
   // Nothing runs, but jobs are out: wait for one.
   void AwaitJobs();

@@ -29,6 +29,9 @@ GuardMonitor::GuardMonitor(const GuardrailLimits& limits, absl::Time now)
       hit_ratio_tail_(limits.hit_ratio_tail.window, QuantileScale::Share()),
       added_(limits.merge_latency.window, QuantileScale::Latency()),
       fluctuation_(limits.memory_fluctuation.window, QuantileScale::Share()),
+      drift_(limits.drift.window),
+      drift_floor_(limits.drift.window),
+      canary_(limits.canary.window),
       first_token_(limits.first_token.window),
       memory_(limits.memory.window, kMemoryBuckets, Peak()) {}
 
@@ -54,6 +57,19 @@ void GuardMonitor::ObserveMemory(const MemoryStep& step, double arena_use, absl:
 void GuardMonitor::ObserveFirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited,
                                      absl::Time now) {
   first_token_.Add(now, compacted, prompt_tokens, absl::ToDoubleSeconds(waited));
+}
+
+void GuardMonitor::ObserveDrift(bool compacted, double nats, int64_t tokens, absl::Time now) {
+  (compacted ? drift_ : drift_floor_).Add(now, nats, static_cast<double>(tokens));
+}
+
+void GuardMonitor::ObserveCanary(int64_t found, int64_t asked, absl::Time now) {
+  const auto trials = static_cast<double>(asked);
+  canary_.Add(now, static_cast<double>(found) / trials, trials);
+}
+
+std::optional<Reading> GuardMonitor::drift_floor(absl::Time now) const {
+  return DriftReading(drift_floor_, now, confidence_);
 }
 
 const GuardrailDecision& GuardMonitor::Evaluate(absl::Time now) {
@@ -82,6 +98,8 @@ Readings GuardMonitor::Read(absl::Time now) const {
   readings[Guard::kMergeLatency] = QuantileReading(added_, kAddedLevel, now, confidence_);
   readings[Guard::kMemoryFluctuation] =
       QuantileReading(fluctuation_, kFluctuationLevel, now, confidence_);
+  readings[Guard::kDrift] = DriftReading(drift_, now, confidence_);
+  readings[Guard::kCanary] = ShareReading(canary_, now, confidence_);
   readings[Guard::kFirstToken] = first_token_.Estimate(now, confidence_);
   readings[Guard::kMemory] = ReadMemory(now);
   return readings;
@@ -106,6 +124,8 @@ void GuardMonitor::ForgetBefore(absl::Time evidence_from) {
   added_.Clear();
   cycle_ = MemoryFluctuation();
   fluctuation_.Clear();
+  drift_.Clear();
+  canary_.Clear();
   first_token_.Clear();
   memory_.Clear();
 }

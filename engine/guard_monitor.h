@@ -20,8 +20,8 @@
 namespace condense {
 
 // Is told what compaction does and says what it may do. Times come from one steady clock; there is
-// none inside. Drift and canary have no source, their readings are absent. Threads:
-// thread-compatible. Cost: what is observed is O(1) amortized, Evaluate a few thousand additions.
+// none inside. Threads: thread-compatible. Cost: what is observed is O(1) amortized, Evaluate a few
+// thousand additions.
 class GuardMonitor {
  public:
   // REQUIRES: Validate(limits) is OK.
@@ -36,6 +36,11 @@ class GuardMonitor {
   // A request with a prompt of so many tokens got its first one `waited` after it was submitted.
   void ObserveFirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited,
                          absl::Time now);
+  // A request was computed again on an uncompressed cache: `nats` per token between the two, mean
+  // over `tokens`. Of one that was not compacted itself it is the noise floor.
+  void ObserveDrift(bool compacted, double nats, int64_t tokens, absl::Time now);
+  // A canary found so many of the facts asked for, at least one.
+  void ObserveCanary(int64_t found, int64_t asked, absl::Time now);
 
   // Whether an evaluation window has ended.
   bool Due(absl::Time now) const { return guardrail_.Due(now); }
@@ -49,6 +54,8 @@ class GuardMonitor {
   const Guardrail& guardrail() const { return guardrail_; }
   // What was judged last.
   const Readings& readings() const { return readings_; }
+  // The drift that is read where nothing is compacted; nothing where nobody measured it.
+  std::optional<Reading> drift_floor(absl::Time now) const;
 
  private:
   struct Peak {
@@ -69,6 +76,9 @@ class GuardMonitor {
   SlidingQuantile added_;  // seconds
   MemoryFluctuation cycle_;
   SlidingQuantile fluctuation_;
+  SlidingMean drift_;        // nats, weighted by tokens
+  SlidingMean drift_floor_;  // the same
+  SlidingMean canary_;       // shares, weighted by facts
   MatchedRatio first_token_;
   BucketRing<Peak> memory_;
 };

@@ -50,6 +50,8 @@ struct Request {
   std::string tenant;    // for fairness; empty is a tenant too
   // Nothing: the engine's default when the request is submitted; Engine::Submit fills it in.
   std::optional<Compression> compression;
+  // The first tokens to "generate", whatever the model prefers: they are scored one by one.
+  std::vector<TokenId> forced;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
@@ -76,7 +78,9 @@ struct Receipt {
   int64_t swaps_accepted = 0;     // of units
   int64_t swaps_refused = 0;      // by validation
   double min_hit_ratio = 1.0;     // of accepted swaps; 1: there was none
+  double hit_ratio = 1.0;         // of all swaps together: SequenceCompaction::hit_ratio
   double max_output_error = 0.0;  // validated, of accepted swaps
+  std::optional<double> drift;    // of its perplexity, where a probe has measured it
   std::string preset = "off";
   std::string policy = "none";
   std::string mode = "uncompressed";  // the engine's when the request ended

@@ -70,9 +70,18 @@ void RequestQueue::Take(std::vector<Submission>* out) {
   submitted_.clear();
 }
 
-void RequestQueue::WaitForWork() {
+void RequestQueue::WaitForWork(absl::Duration timeout) {
+  const absl::Time until = absl::Now() + timeout;
   MutexLock lock(&mutex_);
-  while (submitted_.empty() && !woken_) work_.Wait(&mutex_);
+  while (submitted_.empty() && !woken_) {
+    if (timeout == absl::InfiniteDuration()) {
+      work_.Wait(&mutex_);
+      continue;
+    }
+    const absl::Duration left = until - absl::Now();
+    if (left <= absl::ZeroDuration()) return;
+    work_.WaitFor(&mutex_, absl::ToChronoNanoseconds(left));
+  }
   woken_ = false;
 }
 

@@ -41,8 +41,9 @@ class RequestQueue {
 
   // Engine thread. Moves out everything submitted since the last call.
   void Take(std::vector<Submission>* out);
-  // Waits until something was submitted, or Wake() was called since the last wait.
-  void WaitForWork();
+  // Waits until something was submitted, or Wake() was called since the last wait, or `timeout`
+  // passed.
+  void WaitForWork(absl::Duration timeout = absl::InfiniteDuration());
   void Wake();
   // A request of `tokens` prompt tokens no longer waits: it was scheduled for the first time.
   void Started(int64_t tokens);

@@ -30,6 +30,7 @@ Sampler::Sampler(const Request& request, const std::vector<TokenId>& stop_tokens
     : sampling_(request.sampling),
       num_top_(std::max(0, request.num_logprobs)),
       min_tokens_(request.stop.min_tokens),
+      forced_(request.forced),
       counts_(sampling_.repetition_penalty != 1.0f || sampling_.presence_penalty != 0.0f ||
               sampling_.frequency_penalty != 0.0f) {
   for (const auto& [token, bias] : sampling_.logit_bias) {
@@ -55,6 +56,7 @@ void Sampler::Count(TokenId token, int32_t generated) {
 
 SampleRow Sampler::Row() {
   const std::vector<TokenBias>& bias = generated_ < min_tokens_ ? bias_ : bias_when_free_;
+  const auto index = static_cast<size_t>(generated_);
   return {.temperature = sampling_.temperature,
           .top_k = sampling_.top_k,
           .top_p = sampling_.top_p,
@@ -63,7 +65,7 @@ SampleRow Sampler::Row() {
           .presence_penalty = sampling_.presence_penalty,
           .frequency_penalty = sampling_.frequency_penalty,
           .uniform = Uniform(sampling_.seed, static_cast<uint64_t>(generated_)),
-          .target = -1,
+          .target = index < forced_.size() ? forced_[index] : -1,
           .num_top = num_top_,
           .seen = seen_.data(),
           .num_seen = static_cast<int32_t>(seen_.size()),

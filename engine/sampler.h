@@ -3,6 +3,7 @@
 
 // One request's sampling state: what the Sample op needs to know about the row.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,13 +26,16 @@ class Sampler {
   SampleRow ScoreRow(TokenId target) const;
   void Accept(TokenId token);
   int32_t generated() const { return generated_; }
+  // Rows report at least so many alternatives from now on.
+  void ReportAtLeast(int32_t num_top) { num_top_ = std::max(num_top_, num_top); }
 
  private:
   void Count(TokenId token, int32_t generated);
 
   const SamplingParams sampling_;
-  const int32_t num_top_;
+  int32_t num_top_;
   const int32_t min_tokens_;
+  const std::vector<TokenId> forced_;
   const bool counts_;  // a penalty is on, so that tokens are counted
 
   std::vector<TokenBias> bias_;            // with stop tokens forbidden

@@ -10,6 +10,7 @@ namespace condense {
 namespace {
 
 constexpr int32_t kMaxReserveGrowth = 16;
+constexpr int32_t kBackgroundPart = 8;  // one token of the background beside so many others
 
 auto FindIn(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* sequence) {
   return std::find_if(list.begin(), list.end(),
@@ -39,7 +40,16 @@ void Scheduler::Add(std::unique_ptr<Sequence> sequence) {
   waiting_.push_back(std::move(sequence));
 }
 
+void Scheduler::SetBackground(std::unique_ptr<Sequence> sequence) {
+  CHECK(background_ == nullptr);
+  background_ = std::move(sequence);
+}
+
 std::unique_ptr<Sequence> Scheduler::Remove(Sequence* sequence) {
+  if (sequence == background_.get()) {
+    if (std::unique_ptr<KvSequence> kv = background_->Finish()) cache_->Release(kv.get());
+    return std::move(background_);
+  }
   Sequences& list = sequence->state() == Sequence::State::kRunning ? running_ : waiting_;
   const auto it = FindIn(list, sequence);
   CHECK(it != list.end());
@@ -66,12 +76,13 @@ std::vector<Sequence*> Scheduler::All() const {
   return all;
 }
 
-StepPlan Scheduler::Schedule(absl::Time now) {
+StepPlan Scheduler::Schedule(absl::Time now, const BackgroundTokens& background) {
   StepPlan plan;
   patient_ = now - idle_since_ < options_.longest_idle;
   PlanDecodes(&plan);
   if (plan.preempted == 0 && plan.deferred == 0) Admit(now, &plan);
   PlanPrompts(&plan);
+  PlanBackground(now, background, &plan);
   if (!plan.items.empty() || plan.deferred == 0) {
     idle_since_ = absl::InfiniteFuture();
   } else {
@@ -142,6 +153,7 @@ void Scheduler::Plan(Sequence* sequence, int32_t tokens, StepPlan* plan) {
 
 bool Scheduler::Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan) {
   while (!cache_->TryReserve(sequence->kv(), tokens)) {
+    if (TakeBackgroundsRoom()) continue;
     if (patient_ && relief_coming_ && relief_coming_()) {
       deferred_.insert(sequence);
       ++plan->deferred;
@@ -185,11 +197,54 @@ void Scheduler::Preempt(Sequence* victim, StepPlan* plan) {
   ++plan->preempted;
   // What the others get now is the victim's: nobody's preemption was avoided.
   deferred_.clear();
-  const std::unique_ptr<KvSequence> kv = victim->Preempt();
+  SetBack(victim);
+}
+
+void Scheduler::SetBack(Sequence* sequence) {
+  const std::unique_ptr<KvSequence> kv = sequence->Preempt();
   cache_->Release(kv.get());
-  const auto it = FindIn(running_, victim);
+  const auto it = FindIn(running_, sequence);
   waiting_.insert(waiting_.begin(), std::move(*it));
   running_.erase(it);
+}
+
+bool Scheduler::Rebuild(Sequence* sequence) {
+  CHECK(sequence->state() == Sequence::State::kRunning);
+  if (!cache_->Fits(sequence->known(), PromisedTokens())) return false;
+  deferred_.erase(sequence);
+  SetBack(sequence);
+  return true;
+}
+
+void Scheduler::PlanBackground(absl::Time now, const BackgroundTokens& allowed, StepPlan* plan) {
+  if (background_ == nullptr || !waiting_.empty()) return;
+  if (plan->deferred > 0 || plan->preempted > 0 || plan->unfit != nullptr) return;
+  Sequence* const sequence = background_.get();
+  const int32_t limit =
+      running_.empty() ? allowed.alone
+                       : std::min(allowed.beside, std::max(1, plan->num_tokens / kBackgroundPart));
+  const auto tokens = static_cast<int32_t>(std::min<int64_t>(
+      {sequence->known() - sequence->computed(), limit, options_.step_tokens - plan->num_tokens}));
+  if (tokens <= 0) return;
+  if (sequence->state() == Sequence::State::kWaiting) {
+    const auto all =
+        static_cast<int64_t>(sequence->request().prompt.size() + sequence->request().forced.size());
+    if (!cache_->Fits(all, PromisedTokens())) return;
+    sequence->Start(now, cache_->Open());
+  }
+  if (!cache_->TryReserve(sequence->kv(), tokens)) {
+    TakeBackgroundsRoom();
+    return;
+  }
+  plan->items.push_back({sequence, tokens, /*background=*/true});
+  plan->num_tokens += tokens;
+}
+
+bool Scheduler::TakeBackgroundsRoom() {
+  if (background_ == nullptr || background_->state() != Sequence::State::kRunning) return false;
+  const std::unique_ptr<KvSequence> kv = background_->Preempt();
+  cache_->Release(kv.get());
+  return true;
 }
 
 double Scheduler::EffectivePriority(const Sequence& sequence, absl::Time now) const {
@@ -237,7 +292,11 @@ int64_t Scheduler::PromisedTokens() const {
 void Scheduler::Admit(absl::Time now, StepPlan* plan) {
   while (running() < options_.max_sequences) {
     Sequence* sequence = NextWaiting(now);
-    if (sequence == nullptr || !cache_->Fits(sequence->known(), PromisedTokens())) return;
+    if (sequence == nullptr) return;
+    if (!cache_->Fits(sequence->known(), PromisedTokens())) {
+      if (!TakeBackgroundsRoom()) return;
+      continue;
+    }
     const auto it = FindIn(waiting_, sequence);
     if (!sequence->ever_started()) plan->started.push_back(sequence);
     sequence->Start(now, cache_->Open());

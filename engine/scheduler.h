@@ -28,6 +28,12 @@ struct SchedulerOptions {
   absl::Duration longest_idle = absl::Seconds(2);
 };
 
+// Tokens of the background sequence in a step.
+struct BackgroundTokens {
+  int32_t beside = 0;  // what others run
+  int32_t alone = 0;   // where no request is there
+};
+
 // Rules, in order:
 //  1. Every running sequence that decodes gets one token.
 //  2. What is left of the token budget goes to prompts: the oldest gets at least half of it, the
@@ -42,6 +48,10 @@ struct SchedulerOptions {
 //     (but not where nobody has run for `longest_idle`); else it preempts the newest running
 //     sequence of the lowest priority (perhaps itself). Each preemption doubles the decode reserve
 //     (at least one block), up to 16 times; it shrinks back step by step.
+//  5. The background sequence comes last. While requests run it gets as much as it is allowed, and
+//  at
+//     most an eighth of what they run; while any waits or is short of room, nothing. What it holds
+//     goes to whoever needs it: it is computed anew later.
 // Threads: thread-compatible, owner is the engine thread. Pure but for the reservations it makes in
 // the cache.
 class Scheduler {
@@ -51,13 +61,19 @@ class Scheduler {
   Scheduler(SchedulerOptions options, KvCache* cache, std::function<bool()> relief_coming = {});
 
   void Add(std::unique_ptr<Sequence> sequence);
+  // REQUIRES: there is none.
+  void SetBackground(std::unique_ptr<Sequence> sequence);
+  Sequence* background() const { return background_.get(); }
   // Plans a step. Every item has its room reserved.
-  StepPlan Schedule(absl::Time now);
+  StepPlan Schedule(absl::Time now, const BackgroundTokens& background = {});
   // Ends a sequence in whatever state it is, frees its room and gives it back to the caller for its
-  // last event.
+  // last event. The background sequence, too.
   std::unique_ptr<Sequence> Remove(Sequence* sequence);
+  // A running sequence is computed anew, without anybody's need. False, and nothing changes, if
+  // there is no room for all of its tokens in 16 bits.
+  bool Rebuild(Sequence* sequence);
 
-  // All sequences: running ones oldest first, then waiting ones in order of arrival.
+  // All requests: running ones oldest first, then waiting ones in order of arrival.
   std::vector<Sequence*> All() const;
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
@@ -82,6 +98,11 @@ class Scheduler {
   bool Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan);
   Sequence* Victim() const;
   void Preempt(Sequence* victim, StepPlan* plan);
+  // To the front of those that wait, without its room.
+  void SetBack(Sequence* sequence);
+  void PlanBackground(absl::Time now, const BackgroundTokens& allowed, StepPlan* plan);
+  // False if it held nothing.
+  bool TakeBackgroundsRoom();
   void Plan(Sequence* sequence, int32_t tokens, StepPlan* plan);
 
   const SchedulerOptions options_;
@@ -90,6 +111,7 @@ class Scheduler {
 
   Sequences running_;  // by admission, oldest first
   Sequences waiting_;  // by arrival; preempted ones at the front
+  std::unique_ptr<Sequence> background_;
   absl::flat_hash_map<std::string, int64_t> served_tokens_;  // by tenant with live sequences
   int32_t decode_reserve_;
   absl::flat_hash_set<const Sequence*> deferred_;   // running, and waiting for room

@@ -67,6 +67,7 @@ std::unique_ptr<KvSequence> Sequence::Preempt() {
   computed_ = 0;
   ++preemptions_;
   compaction_.reset();
+  if (record_ != nullptr) record_->Clear();
   return std::move(kv_);
 }
 
@@ -92,6 +93,7 @@ void Sequence::Take(int64_t position, const SampleResult& result, const Tokenize
   if (first_token_ == absl::InfinitePast()) first_token_ = now;
   last_token_ = now;
   sampler_.Accept(result.token);
+  if (record_ != nullptr) record_->Add(result);
   const bool is_stop =
       std::find(stop_tokens_.begin(), stop_tokens_.end(), result.token) != stop_tokens_.end();
   if (is_stop && sampler_.generated() > request_.stop.min_tokens) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "cache/compactor.h"
 #include "cache/kv_cache.h"
+#include "engine/probe/token_record.h"
 #include "engine/request.h"
 #include "engine/request_queue.h"
 #include "engine/sampler.h"
@@ -68,6 +69,13 @@ class Sequence {
   void SetCompaction(std::unique_ptr<SequenceCompaction> compaction) {
     compaction_ = std::move(compaction);
   }
+  // What it generates is kept from here on, with the distributions; null: it is not. A preemption
+  // clears the record.
+  void SetRecord(std::unique_ptr<TokenRecord> record) {
+    sampler_.ReportAtLeast(record->num_top());
+    record_ = std::move(record);
+  }
+  TokenRecord* record() const { return record_.get(); }
   absl::Time submitted() const { return submitted_; }
   absl::Time first_started() const { return first_started_; }
   absl::Time first_token() const { return first_token_; }
@@ -93,6 +101,7 @@ class Sequence {
   std::unique_ptr<KvSequence> kv_;
   std::unique_ptr<SequenceCompaction> compaction_;  // of kv_
   int32_t preemptions_ = 0;
+  std::unique_ptr<TokenRecord> record_;
 
   Sampler sampler_;
   TextCutter cutter_;

@@ -30,6 +30,9 @@ constexpr std::array<const char*, 4> kGuardModeNames = {"compacting", "holding",
 constexpr std::array<const char*, 8> kGuardNames = {
     "hit_ratio", "hit_ratio_tail", "merge_latency", "memory_fluctuation",
     "drift",     "canary",         "first_token",   "memory"};
+constexpr std::array<const char*, 3> kProbeKindNames = {"drift", "floor", "canary"};
+constexpr size_t kNumDriftKinds = 2;  // the first ones
+constexpr std::array<const char*, 3> kProbeOutcomeNames = {"done", "dropped", "unavailable"};
 constexpr std::array<const char*, 6> kTransitionReasonNames = {
     "warning", "limit_broken", "recovered", "dwell_over", "probation_passed", "forced"};
 
@@ -53,6 +56,13 @@ Buckets QueueBuckets() {
 }
 Buckets StepBuckets() {
   return {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
+}
+// The guardrail and its warning, 1% and 2%, are near edges.
+Buckets DivergenceBuckets() {
+  return {.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1};
+}
+Buckets DeltaBuckets() {
+  return {-.5, -.2, -.1, -.05, -.02, -.01, -.005, -.002, 0, .002, .005, .01, .02, .05, .1, .2, .5};
 }
 Buckets BatchBuckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}; }
 Buckets TokenBuckets() {
@@ -128,6 +138,10 @@ struct Metrics::Impl {
   std::array<Gauge, kGuardModeNames.size()> guard_modes;
   std::array<Gauge, kGuardNames.size()> guard_readings;
   std::array<Gauge, kGuardNames.size()> guard_samples;
+  // [kind][outcome]
+  std::array<std::array<Counter, kProbeOutcomeNames.size()>, kProbeKindNames.size()> probes;
+  std::array<Histogram, kNumDriftKinds> quality_kl, quality_nll_delta;
+  std::array<Counter, kNumDriftKinds> quality_tokens, quality_top1;
   // [to][reason]
   std::array<std::array<Counter, kTransitionReasonNames.size()>, kGuardModeNames.size()>
       guard_transitions;
@@ -151,6 +165,7 @@ Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>(m
   AddKvMetrics();
   AddCompactionMetrics();
   AddGuardMetrics();
+  AddProbeMetrics();
 }
 
 Metrics::~Metrics() = default;
@@ -288,6 +303,61 @@ void Metrics::AddGuardMetrics() {
   }
 }
 
+void Metrics::AddProbeMetrics() {
+  for (size_t kind = 0; kind < kProbeKindNames.size(); ++kind) {
+    for (size_t outcome = 0; outcome < kProbeOutcomeNames.size(); ++outcome) {
+      impl_->probes[kind][outcome] = impl_->AddCounter(
+          "probes_total", "Probes of quality, by kind and by what became of them.",
+          {{"kind", kProbeKindNames[kind]}, {"outcome", kProbeOutcomeNames[outcome]}});
+    }
+  }
+  for (size_t kind = 0; kind < kNumDriftKinds; ++kind) {
+    const prometheus::Labels label = {{"kind", kProbeKindNames[kind]}};
+    impl_->quality_kl[kind] = impl_->AddHistogram(
+        "quality_kl_nats",
+        "Divergence of the live distribution from the uncompressed one, nats per token; per probe.",
+        DivergenceBuckets(), label);
+    impl_->quality_nll_delta[kind] = impl_->AddHistogram(
+        "quality_nll_delta_nats",
+        "NLL of the generated tokens by the live cache less that by an uncompressed one, nats per "
+        "token; per probe.",
+        DeltaBuckets(), label);
+    impl_->quality_tokens[kind] = impl_->AddCounter(
+        "quality_probed_tokens_total", "Generated tokens that probes compared.", label);
+    impl_->quality_top1[kind] =
+        impl_->AddCounter("quality_top1_agreements_total",
+                          "Compared tokens at which the likeliest one is the same in both.", label);
+  }
+  rebuilds = impl_->AddCounter(
+      "rebuilds_total",
+      "Running requests computed anew, uncompressed, because compaction had cost them too much.");
+  drift_floor =
+      impl_->AddGauge("drift_floor_ratio", "Drift that probes read where nothing is compacted.");
+  probes_pending = impl_->AddGauge("probes_pending", "Requests that wait to be probed.");
+  probe_tokens = impl_->AddCounter("probe_tokens_total", "Tokens computed for probes.");
+  probe_seconds =
+      impl_->AddCounter("probe_seconds_total", "Time of steps that probes took, by estimate.");
+  canary_facts_asked = impl_->AddCounter(
+      "canary_facts_asked_total", "Planted facts asked for that the uncompressed cache finds.");
+  canary_facts_found =
+      impl_->AddCounter("canary_facts_found_total", "Of those, found in the compacted cache.");
+}
+
+Counter& Metrics::probes(ProbeKind kind, ProbeOutcome outcome) {
+  return impl_->probes[static_cast<size_t>(kind)][static_cast<size_t>(outcome)];
+}
+Histogram& Metrics::quality_kl(ProbeKind kind) {
+  return impl_->quality_kl[static_cast<size_t>(kind)];
+}
+Histogram& Metrics::quality_nll_delta(ProbeKind kind) {
+  return impl_->quality_nll_delta[static_cast<size_t>(kind)];
+}
+Counter& Metrics::quality_tokens(ProbeKind kind) {
+  return impl_->quality_tokens[static_cast<size_t>(kind)];
+}
+Counter& Metrics::quality_top1(ProbeKind kind) {
+  return impl_->quality_top1[static_cast<size_t>(kind)];
+}
 Counter& Metrics::requests(RequestOutcome outcome) {
   return impl_->requests[static_cast<size_t>(outcome)];
 }

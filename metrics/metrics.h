@@ -65,6 +65,8 @@ enum class GuardMetric {
   kFirstToken,
   kMemory
 };
+enum class ProbeKind { kDrift, kFloor, kCanary };  // kFloor: drift of what is not compacted
+enum class ProbeOutcome { kDone, kDropped, kUnavailable };
 enum class TransitionReason { kWarning, kLimitBroken, kRecovered, kDwellOver, kPassed, kForced };
 
 // Owns: the registry. Threads: thread-safe. Every series carries the label `model` and exists, at
@@ -85,6 +87,14 @@ class Metrics {
   Gauge& guard_reading(GuardMetric guard);  // condense_guard_reading{guard}
   Gauge& guard_samples(GuardMetric guard);  // condense_guard_samples{guard}
   void SetGuardMode(GuardMode mode);        // condense_guard_mode{mode}: 1 for this one, else 0
+  Counter& probes(ProbeKind kind, ProbeOutcome outcome);  // condense_probes_total{kind,outcome}
+  // Of drift and floor alone: condense_quality_kl_nats{kind},
+  // condense_quality_nll_delta_nats{kind}, condense_quality_probed_tokens_total{kind},
+  // condense_quality_top1_agreements_total{kind}.
+  Histogram& quality_kl(ProbeKind kind);
+  Histogram& quality_nll_delta(ProbeKind kind);
+  Counter& quality_tokens(ProbeKind kind);
+  Counter& quality_top1(ProbeKind kind);
   // Constant 1, the facts are labels: condense_model_info{architecture,backend,device} and
   // condense_kv_config_info{block_tokens,arena_bytes}. A second call replaces the first.
   void SetModelInfo(const std::string& architecture, const std::string& backend,
@@ -122,6 +132,13 @@ class Metrics {
   Histogram compaction_output_error;  // condense_compaction_output_error: per validated unit
   Histogram step_added_seconds;       // condense_step_added_seconds: per step, by compaction
   Counter preemptions_avoided;        // condense_preemptions_avoided_total
+  Counter rebuilds;                   // condense_rebuilds_total
+  Gauge drift_floor;                  // condense_drift_floor_ratio
+  Gauge probes_pending;               // condense_probes_pending
+  Counter probe_tokens;               // condense_probe_tokens_total
+  Counter probe_seconds;              // condense_probe_seconds_total: by estimate
+  Counter canary_facts_asked;         // condense_canary_facts_asked_total
+  Counter canary_facts_found;         // condense_canary_facts_found_total
   Gauge last_step_timestamp;          // condense_engine_last_step_timestamp_seconds: Unix time
   Gauge draining;                     // condense_draining: 0 or 1
 
@@ -136,6 +153,7 @@ class Metrics {
   void AddKvMetrics();
   void AddCompactionMetrics();
   void AddGuardMetrics();
+  void AddProbeMetrics();
 
   std::unique_ptr<Impl> impl_;
 };

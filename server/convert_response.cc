@@ -22,6 +22,8 @@ void FillReceipt(const Receipt& receipt, v1::CompactionReceipt* message) {
   message->set_swaps_refused(receipt.swaps_refused);
   message->set_min_hit_ratio(receipt.min_hit_ratio);
   message->set_max_output_error(receipt.max_output_error);
+  message->set_hit_ratio(receipt.hit_ratio);
+  if (receipt.drift.has_value()) message->set_drift(*receipt.drift);
 }
 
 v1::FinishReason ToProto(FinishReason reason) {

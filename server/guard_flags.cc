@@ -47,6 +47,24 @@ ABSL_FLAG(double, guard_memory_warning, GuardrailLimits().memory.warning,
 ABSL_FLAG(double, guard_memory_limit, GuardrailLimits().memory.limit,
           "Fill above which memory is told to have broken a limit.");
 
+ABSL_FLAG(double, guard_drift_warning, GuardrailLimits().drift.warning,
+          "Drift of the perplexity above which compaction is held back.");
+ABSL_FLAG(double, guard_drift_limit, GuardrailLimits().drift.limit,
+          "Drift above which it is switched off.");
+ABSL_FLAG(double, guard_canary_warning, GuardrailLimits().canary.warning,
+          "Share of planted facts found below which compaction is held back.");
+ABSL_FLAG(double, guard_canary_limit, GuardrailLimits().canary.limit,
+          "Share below which it is switched off.");
+
+ABSL_FLAG(double, probe_share, condense::ProbeOptions().share,
+          "Share of requests that may be computed again, uncompressed, to measure the drift.");
+ABSL_FLAG(double, probe_step_share, condense::ProbeOptions().step_share,
+          "Share of the time of steps that probes may take; an idle engine has no limit.");
+ABSL_FLAG(absl::Duration, canary_interval, condense::ProbeOptions().canary_interval,
+          "How long from one retrieval canary to the next at least; 0: none.");
+ABSL_FLAG(int32_t, canary_tokens, condense::ProbeOptions().canary_tokens,
+          "Length of a canary's prompt, in tokens.");
+
 namespace condense {
 namespace {
 
@@ -78,6 +96,14 @@ void FillGuard(EngineConfig* config) {
            absl::GetFlag(FLAGS_guard_first_token_limit), &limits.first_token);
   SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
            &limits.memory);
+  SetEdges(absl::GetFlag(FLAGS_guard_drift_warning), absl::GetFlag(FLAGS_guard_drift_limit),
+           &limits.drift);
+  SetEdges(absl::GetFlag(FLAGS_guard_canary_warning), absl::GetFlag(FLAGS_guard_canary_limit),
+           &limits.canary);
+  config->probes = {.share = absl::GetFlag(FLAGS_probe_share),
+                    .step_share = absl::GetFlag(FLAGS_probe_step_share),
+                    .canary_interval = absl::GetFlag(FLAGS_canary_interval),
+                    .canary_tokens = absl::GetFlag(FLAGS_canary_tokens)};
 }
 
 }  // namespace condense

@@ -25,18 +25,21 @@ Json UsageToJson(const v1::Usage& usage) {
 }
 
 Json ReceiptToJson(const v1::CompactionReceipt& receipt) {
-  return {{"logical_tokens", receipt.logical_tokens()},
-          {"entries_held", receipt.entries_held()},
-          {"bytes_held", receipt.bytes_held()},
-          {"bytes_16bit", receipt.bytes_16bit()},
-          {"ratio", receipt.ratio()},
-          {"preset", receipt.preset()},
-          {"policy", receipt.policy()},
-          {"mode", receipt.mode()},
-          {"swaps_accepted", receipt.swaps_accepted()},
-          {"swaps_refused", receipt.swaps_refused()},
-          {"min_hit_ratio", receipt.min_hit_ratio()},
-          {"max_output_error", receipt.max_output_error()}};
+  Json out = {{"logical_tokens", receipt.logical_tokens()},
+              {"entries_held", receipt.entries_held()},
+              {"bytes_held", receipt.bytes_held()},
+              {"bytes_16bit", receipt.bytes_16bit()},
+              {"ratio", receipt.ratio()},
+              {"preset", receipt.preset()},
+              {"policy", receipt.policy()},
+              {"mode", receipt.mode()},
+              {"swaps_accepted", receipt.swaps_accepted()},
+              {"swaps_refused", receipt.swaps_refused()},
+              {"min_hit_ratio", receipt.min_hit_ratio()},
+              {"max_output_error", receipt.max_output_error()},
+              {"hit_ratio", receipt.hit_ratio()}};
+  if (receipt.has_drift()) out["drift"] = receipt.drift();
+  return out;
 }
 
 Json LogprobsToJson(const Answer& answer) {
@@ -70,9 +73,10 @@ std::string DescribeReceiptSwaps(const v1::CompactionReceipt& receipt) {
     return absl::StrFormat("none, %s refused", FormatCount(receipt.swaps_refused()));
   }
   return absl::StrFormat(
-      "%s accepted, %s refused; lowest hit ratio %.3f, largest output error %.3f",
+      "%s accepted, %s refused; hit ratio %.3f, of one %.3f at least, largest output error %.3f%s",
       FormatCount(receipt.swaps_accepted()), FormatCount(receipt.swaps_refused()),
-      receipt.min_hit_ratio(), receipt.max_output_error());
+      receipt.hit_ratio(), receipt.min_hit_ratio(), receipt.max_output_error(),
+      receipt.has_drift() ? absl::StrFormat("; drift %.2f%%", 100 * receipt.drift()) : "");
 }
 
 std::string DescribeEnd(const v1::GenerateEvent::Finished& finished) {

@@ -89,7 +89,9 @@ TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
 TEST_F(LimitsPageTest, EveryFlagOfTheGuardrailsIsARowWithItsDefault) {
   std::set<std::string> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (absl::StartsWith(name, "guard")) flags.insert(std::string(name));
+    for (const char* prefix : {"guard", "probe_", "canary_"}) {
+      if (absl::StartsWith(name, prefix)) flags.insert(std::string(name));
+    }
   }
   EXPECT_EQ(flags, FlagsOfTable("The guardrails"));
 }

@@ -67,13 +67,16 @@ TEST(AnswerTest, TheReceiptTellsWhatTheCacheDid) {
   receipt->set_swaps_accepted(12);
   receipt->set_swaps_refused(3);
   receipt->set_min_hit_ratio(0.9125);
+  receipt->set_hit_ratio(0.87);
   receipt->set_max_output_error(0.0421);
   answer.Add(event, absl::UnixEpoch() + absl::Seconds(3));
   const std::string text = DescribeAnswer(answer);
   EXPECT_THAT(text, HasSubstr("1.0 MiB in 5,400 entries for 1,000 tokens, ratio 4.00 (16 bits: "
                               "4.0 MiB), preset balanced, policy balanced, mode compacting"));
-  EXPECT_THAT(text, HasSubstr("12 accepted, 3 refused; lowest hit ratio 0.912, largest output "
-                              "error 0.042"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("12 accepted, 3 refused; hit ratio 0.870, of one 0.912 at least, largest output "
+                "error 0.042"));
   const auto json = AnswerToJson(answer, absl::OkStatus())["receipt"];
   EXPECT_EQ(json["swaps_accepted"], 12);
   EXPECT_EQ(json["swaps_refused"], 3);
