@@ -81,6 +81,7 @@ struct CompactionResult {
   // Wall time of the phases that were reached.
   double read_seconds = 0.0, evidence_seconds = 0.0, plan_seconds = 0.0;
   double build_seconds = 0.0, validate_seconds = 0.0;
+  double cpu_seconds = 0.0;  // of the worker's thread, all of the job
 };
 
 }  // namespace condense

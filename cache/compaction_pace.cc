@@ -1,24 +1,16 @@
 #include "cache/compaction_pace.h"
 
-#include <time.h>
-
 #include <utility>
 
+#include "kernels/base/thread_cpu_time.h"
+
 namespace condense {
-namespace {
 
-std::chrono::nanoseconds ThreadCpuTime() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
-
-}  // namespace
-
-void CompactionPace::BeginStep(std::chrono::nanoseconds saved) {
+std::chrono::nanoseconds CompactionPace::BeginStep(std::chrono::nanoseconds saved) {
   MutexLock lock(&mutex_);
-  allowance_.Begin(std::chrono::steady_clock::now(), saved);
+  const std::chrono::nanoseconds owed = allowance_.Begin(std::chrono::steady_clock::now(), saved);
   changed_.SignalAll();
+  return owed;
 }
 
 void CompactionPace::Lift() {
@@ -27,17 +19,10 @@ void CompactionPace::Lift() {
   changed_.SignalAll();
 }
 
-std::chrono::nanoseconds CompactionPace::TakeSpent() {
-  MutexLock lock(&mutex_);
-  return std::exchange(spent_, std::chrono::nanoseconds(0));
-}
-
 void CompactionPace::Await() {
   const std::chrono::nanoseconds cpu_time = ThreadCpuTime();
   MutexLock lock(&mutex_);
-  const std::chrono::nanoseconds spent = cpu_time - std::exchange(cpu_time_, cpu_time);
-  allowance_.Spend(spent);
-  spent_ += spent;
+  allowance_.Spend(cpu_time - std::exchange(cpu_time_, cpu_time));
   while (true) {
     const auto next = allowance_.Next();
     const auto now = std::chrono::steady_clock::now();

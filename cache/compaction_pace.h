@@ -17,11 +17,11 @@ class CompactionPace {
   explicit CompactionPace(const PaceLimits& limits) : allowance_(limits) {}
 
   // Engine. `saved`: what this step gains by what was compacted before; the worker may have it.
-  void BeginStep(std::chrono::nanoseconds saved);
+  // Returns what the worker owes: taken beyond what steps allowed, of what it has counted, and not
+  // paid back by later ones.
+  std::chrono::nanoseconds BeginStep(std::chrono::nanoseconds saved);
   // Engine. No step runs, or memory runs out: no limit until the next step begins.
   void Lift();
-  // Engine. What the worker took since the last call, of what it has counted.
-  std::chrono::nanoseconds TakeSpent();
 
   // Worker. Counts the CPU time of the calling thread since its last call; returns when it may take
   // more.
@@ -31,8 +31,7 @@ class CompactionPace {
   Mutex mutex_;
   CondVar changed_;
   StepAllowance allowance_ ABSL_GUARDED_BY(mutex_);
-  std::chrono::nanoseconds spent_ ABSL_GUARDED_BY(mutex_) = {};  // not yet taken
-  std::chrono::nanoseconds cpu_time_{0};                         // the worker's, at its last call
+  std::chrono::nanoseconds cpu_time_{0};  // the worker's, at its last call
 };
 
 }  // namespace condense

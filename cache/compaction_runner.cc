@@ -14,6 +14,7 @@
 #include "cache/validator.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/base/thread_cpu_time.h"
 
 namespace condense {
 namespace {
@@ -274,6 +275,7 @@ CompactionRunner::CompactionRunner(Backend* backend, CompactionModel model, Comp
 }
 
 CompactionResult CompactionRunner::Run(const CompactionJob& job) {
+  const std::chrono::nanoseconds begin = ThreadCpuTime();
   CompactionResult result;
   result.ticket = job.ticket;
   result.status = CheckJob(job, model_);
@@ -285,6 +287,7 @@ CompactionResult CompactionRunner::Run(const CompactionJob& job) {
     result.outcome = SwapOutcome::kFailed;
     result.marked.clear();
   }
+  result.cpu_seconds = std::chrono::duration<double>(ThreadCpuTime() - begin).count();
   return result;
 }
 

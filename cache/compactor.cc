@@ -98,6 +98,7 @@ void Compactor::Record(const CompactionResult& result, bool dropped) {
                       .plan_seconds = result.plan_seconds,
                       .build_seconds = result.build_seconds,
                       .validate_seconds = result.validate_seconds,
+                      .cpu_seconds = result.cpu_seconds,
                       .status = result.status});
 }
 

@@ -27,6 +27,7 @@ struct SettledJob {
   SwapQuality quality;
   int32_t held_out_queries = 0;  // that `quality` is the mean of; 0: nothing was measured
   double plan_seconds = 0.0, build_seconds = 0.0, validate_seconds = 0.0;
+  double cpu_seconds = 0.0;  // of the worker, all of it
   absl::Status status;
 };
 

@@ -15,11 +15,12 @@ void StepAllowance::Lift() {
   spent_ = Duration(0);
 }
 
-void StepAllowance::Begin(Time now, Duration extra) {
+StepAllowance::Duration StepAllowance::Begin(Time now, Duration extra) {
   spent_ = limited_ ? std::max(spent_ - Allowed(now), Duration(0)) : Duration(0);
   limited_ = limits_.share < 1.0;
   began_ = now;
   extra_ = extra;
+  return spent_;
 }
 
 StepAllowance::Duration StepAllowance::Allowed(Time now) const {

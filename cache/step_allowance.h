@@ -23,8 +23,8 @@ class StepAllowance {
   // Without limit until the first step begins.
   void Lift();
   // Allowed of this step by time t: the larger of `per_step` and `share` of the time from `now` to
-  // t, and `extra`. What was spent beyond the last step's allowance counts to this one.
-  void Begin(Time now, Duration extra);
+  // t, and `extra`. What was spent beyond the last step's allowance counts to this one; returns it.
+  Duration Begin(Time now, Duration extra);
   void Spend(Duration spent) { spent_ += spent; }
   // From when on more may be spent in this step: Time::min() for at once, Time::max() for never.
   Time Next() const;

@@ -132,7 +132,12 @@ void CompactionGuard::Settled(const SettledJob& job) {
   monitor_.ObserveUnit(job.quality.hit_ratio, Now());
 }
 
-void CompactionGuard::Stepped(absl::Duration added) { monitor_.ObserveAdded(added, Now()); }
+void CompactionGuard::Stepped(absl::Duration thread_time, absl::Duration owed) {
+  const AddedStep step{
+      .thread_time = thread_time, .owed = owed, .cycle_end = ++steps_ == cycle_turns_};
+  if (step.cycle_end) steps_ = 0;
+  monitor_.ObserveAdded(step, Now());
+}
 
 void CompactionGuard::Turned(const KvCacheStats& before, const KvCacheStats& after) {
   // Between two turns only requests take and return bytes; what a job leaves that is dropped

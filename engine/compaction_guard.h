@@ -40,8 +40,8 @@ class CompactionGuard {
   int32_t ratio_notches() const { return monitor_.decision().ratio_notches; }
 
   void Settled(const SettledJob& job);
-  // A step that ran tokens took so much longer for compaction.
-  void Stepped(absl::Duration added);
+  // A step ran tokens: `thread_time` of the engine's went to compaction; `owed` by the worker.
+  void Stepped(absl::Duration thread_time, absl::Duration owed);
   // The cache before and after a turn of compaction.
   void Turned(const KvCacheStats& before, const KvCacheStats& after);
   void FirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited);
@@ -72,6 +72,7 @@ class CompactionGuard {
   int64_t transitions_ = 0;              // that were told
   uint64_t starts_ = 0;
   int32_t turns_ = 0;       // of the cycle at hand
+  int32_t steps_ = 0;       // that ran tokens, of theirs
   int64_t held_bytes_ = 0;  // after the last turn
 };
 

@@ -42,12 +42,6 @@ uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
   return &totals->failed;
 }
 
-// The worker gets a share of their time, and nobody notices: they are long by themselves.
-bool HasPromptParts(const StepPlan& plan) {
-  return std::any_of(plan.items.begin(), plan.items.end(),
-                     [](const auto& item) { return item.num_tokens > 1 && !item.background; });
-}
-
 bool IsActive(const Sequence& sequence) {
   const std::optional<Compression>& compression = sequence.request().compression;
   return compression.has_value() && compression->active();
@@ -73,12 +67,12 @@ void CompactionSteps::Begin(const StepPlan& plan) {
                                                    sequence->known()));
   }
   if (parts_.pace == nullptr) return;
-  // What the worker did between two steps made none longer.
-  if (parts_.guard != nullptr) parts_.pace->TakeSpent();
   if (hurried_ || !plan.HasRequests()) {
     parts_.pace->Lift();
+    owed_ = absl::ZeroDuration();
   } else {
-    parts_.pace->BeginStep(absl::ToChronoNanoseconds(saving_.saved()));
+    const auto saved = absl::ToChronoNanoseconds(saving_.saved());
+    owed_ = absl::FromChrono(parts_.pace->BeginStep(saved));
   }
 }
 
@@ -147,10 +141,7 @@ bool CompactionSteps::Paused() const {
 void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
                                 absl::Duration added) {
   parts_.guard->Turned(before, parts_.cache->Stats());
-  if (!plan.HasRequests() || HasPromptParts(plan)) return;
-  // Where the worker keeps to a pace it takes its time from the threads of the forward pass.
-  if (parts_.pace != nullptr) added += absl::FromChrono(parts_.pace->TakeSpent());
-  parts_.guard->Stepped(std::max(added - saving_.saved(), absl::ZeroDuration()));
+  if (plan.HasRequests()) parts_.guard->Stepped(added, owed_);
 }
 
 // Only steps in which everything that holds memory decoded one token can be compared.
@@ -189,7 +180,9 @@ void CompactionSteps::Settled() {
       LogError("a compaction job failed: %s", job.status.ToString());
     }
     if (parts_.guard != nullptr) parts_.guard->Settled(job);
-    if (parts_.metrics != nullptr) Observe(job, outcome);
+    if (parts_.metrics == nullptr) continue;
+    parts_.metrics->compaction_worker_seconds.Increment(job.cpu_seconds);
+    Observe(job, outcome);
   }
   const int64_t no_reserve = parts_.compactor->TakeNoReserve();
   if (parts_.metrics == nullptr) return;

@@ -80,7 +80,8 @@ class CompactionSteps {
   SwapTotals totals_;
   AttentionSaving saving_;
   bool hurried_ = false;       // memory runs out
-  absl::Duration collecting_;  // of the step at hand
+  absl::Duration collecting_;  // of the step at hand; so is the next
+  absl::Duration owed_;        // by the worker, when it began
 };
 
 }  // namespace condense

@@ -40,8 +40,10 @@ void GuardMonitor::ObserveUnit(double hit_ratio, absl::Time now) {
   hit_ratio_tail_.Add(now, hit_ratio);
 }
 
-void GuardMonitor::ObserveAdded(absl::Duration added, absl::Time now) {
-  added_.Add(now, absl::ToDoubleSeconds(added));
+void GuardMonitor::ObserveAdded(const AddedStep& step, absl::Time now) {
+  if (const std::optional<absl::Duration> added = added_time_.Observe(step)) {
+    added_.Add(now, absl::ToDoubleSeconds(*added));
+  }
 }
 
 void GuardMonitor::ObserveMemory(const MemoryStep& step, double arena_use, absl::Time now) {
@@ -121,6 +123,7 @@ void GuardMonitor::ForgetBefore(absl::Time evidence_from) {
   evidence_from_ = evidence_from;
   hit_ratio_.Clear();
   hit_ratio_tail_.Clear();
+  added_time_ = AddedTime();
   added_.Clear();
   cycle_ = MemoryFluctuation();
   fluctuation_.Clear();

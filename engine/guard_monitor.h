@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "engine/quality/added_time.h"
 #include "engine/quality/bucket_ring.h"
 #include "engine/quality/guardrail.h"
 #include "engine/quality/guardrail_limits.h"
@@ -29,8 +30,8 @@ class GuardMonitor {
 
   // A unit was compacted and asked held-out queries, whatever became of it.
   void ObserveUnit(double hit_ratio, absl::Time now);
-  // Compaction made a step of the engine longer by `added`, at least 0.
-  void ObserveAdded(absl::Duration added, absl::Time now);
+  // A step that ran tokens, and what compaction took of it.
+  void ObserveAdded(const AddedStep& step, absl::Time now);
   // The cache after a step. `arena_use`: a share of 1.
   void ObserveMemory(const MemoryStep& step, double arena_use, absl::Time now);
   // A request with a prompt of so many tokens got its first one `waited` after it was submitted.
@@ -73,6 +74,7 @@ class GuardMonitor {
   absl::Time evidence_from_;  // of what the statistics hold
   SlidingMean hit_ratio_;
   SlidingQuantile hit_ratio_tail_;
+  AddedTime added_time_;
   SlidingQuantile added_;  // seconds
   MemoryFluctuation cycle_;
   SlidingQuantile fluctuation_;

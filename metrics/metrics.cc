@@ -265,6 +265,9 @@ void Metrics::AddCompactionMetrics() {
   compaction_no_reserve =
       impl_->AddCounter("compaction_no_reserve_total",
                         "Units that were not compacted in a cycle for want of staging memory.");
+  compaction_worker_seconds =
+      impl_->AddCounter("compaction_worker_seconds_total",
+                        "CPU time that the compaction worker has taken, of jobs that are back.");
   compaction_hit_ratio = impl_->AddHistogram(
       "compaction_hit_ratio",
       "Share of attention that lands where it landed before a swap; per validated unit.",

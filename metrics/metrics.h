@@ -128,6 +128,7 @@ class Metrics {
   Gauge kv_tokens_logical;  // condense_kv_tokens{state=logical}
   Gauge compaction_jobs_out;          // condense_compaction_jobs_out
   Counter compaction_no_reserve;      // condense_compaction_no_reserve_total
+  Counter compaction_worker_seconds;  // condense_compaction_worker_seconds_total: CPU time
   Histogram compaction_hit_ratio;     // condense_compaction_hit_ratio: per validated unit
   Histogram compaction_output_error;  // condense_compaction_output_error: per validated unit
   Histogram step_added_seconds;       // condense_step_added_seconds: per step, by compaction

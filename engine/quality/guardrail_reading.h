@@ -17,7 +17,7 @@ namespace condense {
 enum class Guard : uint8_t {
   kHitRatio,           // mean over validated units; a share of 1
   kHitRatioTail,       // 5th percentile of the same
-  kMergeLatency,       // seconds that compaction adds to a step, 99th percentile
+  kMergeLatency,       // AddedTime, in seconds, 99th percentile of cycles
   kMemoryFluctuation,  // MemoryFluctuation, 95th percentile of cycles
   kDrift,              // perplexity drift: exp(mean dNLL) - 1
   kCanary,             // recall of planted facts, relative to the full cache

@@ -1,6 +1,7 @@
 #include "engine/quality/memory_fluctuation.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace condense {
 
@@ -10,15 +11,19 @@ std::optional<double> MemoryFluctuation::Observe(const MemoryStep& step) {
   // What was held before the very first step is not known.
   grown_ += begun_ ? static_cast<double>(step.grown_bytes) : 0;
   const double own = held - grown_;
-  peak_ = begun_ ? std::max(peak_, own) : own;
-  trough_ = begun_ ? std::min(trough_, own) : own;
+  if (!begun_) first_ = peak_ = trough_ = own;
   begun_ = true;
+  peak_ = std::max(peak_, own);
+  trough_ = std::min(trough_, own);
   held_sum_ += held;
   ++steps_;
   if (!step.cycle_end) return std::nullopt;
   std::optional<double> fluctuation;
-  if (held_sum_ > 0) fluctuation = (peak_ - trough_) * static_cast<double>(steps_) / held_sum_;
-  peak_ = trough_ = held;
+  if (held_sum_ > 0) {
+    const double moved = peak_ - trough_ - std::fabs(own - first_);
+    fluctuation = moved * static_cast<double>(steps_) / held_sum_;
+  }
+  first_ = peak_ = trough_ = held;
   grown_ = held_sum_ = 0;
   steps_ = 0;
   return fluctuation;

@@ -19,9 +19,10 @@ struct MemoryStep {
   bool cycle_end = false;  // the last step of a cycle, after its swaps
 };
 
-// Per cycle: (peak - trough of held bytes with all growth since its beginning taken off) / mean of
-// held bytes, where held = used + staging. A cycle begins where the one before ended, so a change
-// between the two is seen by the later one. Threads: thread-compatible.
+// Per cycle: what of the held bytes moved and did not stay moved, by their mean. With held = used +
+// staging and own = held less all growth since the cycle began that is
+// (peak - trough of own - |last - first of own|) / mean of held. A cycle begins where the one
+// before ended, so a change between the two is seen by the later one. Threads: thread-compatible.
 class MemoryFluctuation {
  public:
   // The fluctuation, a share of 1, of the cycle that ends with this step; nothing at other steps,
@@ -30,7 +31,8 @@ class MemoryFluctuation {
 
  private:
   bool begun_ = false;  // a step was seen, in this cycle or the one before
-  double peak_ = 0;     // of held less grown; both in bytes
+  double first_ = 0;    // of held less grown, in bytes; as are the next two
+  double peak_ = 0;
   double trough_ = 0;
   double grown_ = 0;     // since the cycle began
   double held_sum_ = 0;  // over the cycle's steps

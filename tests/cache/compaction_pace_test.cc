@@ -105,15 +105,26 @@ TEST(CompactionPaceTest, LiftingWakesTheWorker) {
   EXPECT_TRUE(worker.ReachesWithin10s(10));
 }
 
-TEST(CompactionPaceTest, WhatTheWorkerSpendsIsTakenOnce) {
+TEST(CompactionPaceTest, TellsWhatTheWorkerOwesUntilItIsPaid) {
   CompactionPace pace(kPerStepOnly);
-  EXPECT_EQ(pace.TakeSpent(), nanoseconds(0));
-  {
-    const Worker worker(&pace, milliseconds(2));
-    ASSERT_TRUE(worker.ReachesWithin10s(3));
+  EXPECT_EQ(pace.BeginStep(milliseconds(0)), nanoseconds(0));
+  EXPECT_EQ(pace.BeginStep(milliseconds(0)), nanoseconds(0));
+  // Counted when it asks for more, which is its second call.
+  std::thread worker([&pace] {
+    pace.Await();
+    SpendCpuTime(milliseconds(4));
+    pace.Await();
+  });
+  nanoseconds owed{0};
+  for (int i = 0; i < 10000 && owed == nanoseconds(0); ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+    owed = pace.BeginStep(milliseconds(0));
   }
-  EXPECT_GE(pace.TakeSpent(), milliseconds(4));
-  EXPECT_EQ(pace.TakeSpent(), nanoseconds(0));
+  EXPECT_GE(owed, milliseconds(3));  // of 4, less one step's
+  EXPECT_EQ(pace.BeginStep(milliseconds(0)), owed - milliseconds(1));
+  pace.Lift();
+  worker.join();
+  EXPECT_EQ(pace.BeginStep(milliseconds(0)), nanoseconds(0));
 }
 
 }  // namespace

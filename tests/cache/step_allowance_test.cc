@@ -51,10 +51,10 @@ TEST(StepAllowanceTest, TheNextStepPaysForWhatWasTakenTooMuch) {
   allowance.Begin(kStart, milliseconds(0));
   allowance.Spend(milliseconds(7));
   // Of this step 4 ms were allowed, 3 are left to pay.
-  allowance.Begin(kStart + milliseconds(40), milliseconds(0));
+  EXPECT_EQ(allowance.Begin(kStart + milliseconds(40), milliseconds(0)), milliseconds(3));
   EXPECT_EQ(allowance.Next(), kStart + milliseconds(40 + 30));
   // 2 of those are paid by this one.
-  allowance.Begin(kStart + milliseconds(50), milliseconds(0));
+  EXPECT_EQ(allowance.Begin(kStart + milliseconds(50), milliseconds(0)), milliseconds(1));
   EXPECT_EQ(allowance.Next(), Time::min());
   allowance.Spend(milliseconds(1));
   EXPECT_EQ(allowance.Next(), kStart + milliseconds(50 + 20));
@@ -77,7 +77,7 @@ TEST(StepAllowanceTest, LiftingForgivesUntilTheNextStep) {
   allowance.Lift();
   EXPECT_EQ(allowance.Next(), Time::min());
   allowance.Spend(milliseconds(500));
-  allowance.Begin(kStart + milliseconds(1), milliseconds(0));
+  EXPECT_EQ(allowance.Begin(kStart + milliseconds(1), milliseconds(0)), milliseconds(0));
   EXPECT_EQ(allowance.Next(), Time::min());
   allowance.Spend(milliseconds(2));
   EXPECT_EQ(allowance.Next(), kStart + milliseconds(21));

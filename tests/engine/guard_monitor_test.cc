@@ -39,8 +39,11 @@ class GuardMonitorTest : public ::testing::Test {
     Units(90, 1.0);
     Units(10, tail);
   }
-  void Steps(absl::Duration added) {
-    for (int i = 0; i < 100; ++i) monitor_.ObserveAdded(added, now_);
+  // A cycle of one step each.
+  void Steps(absl::Duration thread_time, int cycles = 100) {
+    for (int i = 0; i < cycles; ++i) {
+      monitor_.ObserveAdded({.thread_time = thread_time, .cycle_end = true}, now_);
+    }
   }
   // A cycle in which staging comes and goes.
   void Cycle(int64_t staging_bytes, double arena_use = 0.1) {
@@ -125,10 +128,32 @@ TEST_F(GuardMonitorTest, AddedTimeOnlyHolds) {
   EXPECT_EQ(mode(), kHolding);
 }
 
+TEST_F(GuardMonitorTest, AddedTimeIsOfWholeCycles) {
+  Run(20, [&] {
+    for (int i = 0; i < 99; ++i) monitor_.ObserveAdded({.thread_time = absl::Seconds(1)}, now_);
+  });
+  EXPECT_FALSE(reading(Guard::kMergeLatency).has_value());
+  Run(1, [&] { monitor_.ObserveAdded({.cycle_end = true}, now_); });
+  ASSERT_TRUE(reading(Guard::kMergeLatency).has_value());
+  EXPECT_EQ(reading(Guard::kMergeLatency)->samples, 1);
+}
+
+TEST_F(GuardMonitorTest, AWorkerThatOverdrawsHolds) {
+  absl::Duration owed;
+  Run(7, [&] {
+    for (int i = 0; i < 100; ++i) {
+      monitor_.ObserveAdded({.owed = owed += absl::Milliseconds(3), .cycle_end = true}, now_);
+    }
+  });
+  EXPECT_EQ(mode(), kHolding);
+  EXPECT_EQ(monitor_.decision().guard, Guard::kMergeLatency);
+  EXPECT_NEAR(reading(Guard::kMergeLatency)->value, 0.003, 0.04 * 0.003);
+}
+
 TEST_F(GuardMonitorTest, FewLongStepsAmongManyShortOnesAreNotTheirPercentile) {
   Run(20, [&] {
     for (int i = 0; i < 10; ++i) Steps(absl::Microseconds(100));
-    monitor_.ObserveAdded(absl::Seconds(1), now_);
+    Steps(absl::Seconds(1), 1);
   });
   EXPECT_EQ(mode(), kCompacting);
   EXPECT_LT(reading(Guard::kMergeLatency)->value, 0.001);
@@ -208,7 +233,7 @@ TEST_F(GuardMonitorTest, TooFewUnitsDecideNothing) {
 TEST_F(GuardMonitorTest, WindowsEnd) {
   Run(2, [&] { Everything(0.1); });
   EXPECT_EQ(CountReadings(), 6);
-  Silence(8);
+  Silence(13);
   EXPECT_EQ(CountReadings(), 1);
   EXPECT_TRUE(reading(Guard::kFirstToken).has_value());
   Silence(30);
@@ -218,7 +243,7 @@ TEST_F(GuardMonitorTest, WindowsEnd) {
 TEST_F(GuardMonitorTest, NotANumberIsNoSample) {
   Run(1, [&] {
     Units(100, std::nan(""));
-    Steps(absl::InfiniteDuration());
+    monitor_.ObserveAdded({.thread_time = absl::InfiniteDuration(), .cycle_end = true}, now_);
   });
   EXPECT_EQ(CountReadings(), 0);
 }

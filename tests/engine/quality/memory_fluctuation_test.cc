@@ -31,32 +31,60 @@ TEST(MemoryFluctuationTest, SoAreRequestsThatEnd) {
   EXPECT_EQ(fluctuation.Observe({.used_bytes = 400, .grown_bytes = -600, .cycle_end = true}), 0.0);
 }
 
-TEST(MemoryFluctuationTest, StagingCountsAsHeld) {
+TEST(MemoryFluctuationTest, WhatCompactionFreesForGoodIsNoFluctuation) {
+  MemoryFluctuation fluctuation;
+  fluctuation.Observe({.used_bytes = 100000, .cycle_end = true});
+  int64_t used = 100000;
+  for (int step = 0; step < 24; ++step) {
+    used -= 3000;
+    const std::optional<double> value =
+        fluctuation.Observe({.used_bytes = used, .cycle_end = step % 8 == 7});
+    EXPECT_EQ(value.value_or(0), 0.0) << step;
+  }
+}
+
+TEST(MemoryFluctuationTest, AStagingPeakReadsItsHeight) {
   MemoryFluctuation fluctuation;
   fluctuation.Observe({.used_bytes = 1000});
   fluctuation.Observe({.used_bytes = 1000, .staging_bytes = 100});
   fluctuation.Observe({.used_bytes = 1000, .staging_bytes = 100});
-  // The swap gives back the sources: 1000 + 100 becomes 800. Held: 1000, 1100, 1100, 800.
+  // The swap gives back the sources: 1000 + 100 becomes 800. Held: 1000, 1100, 1100, 800, and 200
+  // of the 300 stay away.
   const std::optional<double> value = fluctuation.Observe({.used_bytes = 800, .cycle_end = true});
   ASSERT_TRUE(value.has_value());
-  EXPECT_DOUBLE_EQ(*value, 300.0 / 1000);
+  EXPECT_DOUBLE_EQ(*value, 100.0 / 1000);
+}
+
+// Wherever in its swing the cycles begin.
+TEST(MemoryFluctuationTest, ASawToothReadsItsHeight) {
+  for (int phase = 0; phase < 8; ++phase) {
+    MemoryFluctuation fluctuation;
+    std::optional<double> value;
+    for (int step = 0; step < 24; ++step) {
+      const int64_t staging = 10 * ((step + phase) % 8);
+      value = fluctuation.Observe(
+          {.used_bytes = 965, .staging_bytes = staging, .cycle_end = step % 8 == 7});
+    }
+    ASSERT_TRUE(value.has_value());
+    EXPECT_DOUBLE_EQ(*value, 70.0 / 1000) << phase;
+  }
 }
 
 TEST(MemoryFluctuationTest, AChangeBetweenTwoCyclesIsSeenByTheLater) {
   MemoryFluctuation fluctuation;
   EXPECT_EQ(fluctuation.Observe({.used_bytes = 1000, .cycle_end = true}), 0.0);
   fluctuation.Observe({.used_bytes = 900});
-  EXPECT_DOUBLE_EQ(*fluctuation.Observe({.used_bytes = 900, .cycle_end = true}), 100.0 / 900);
-  EXPECT_EQ(fluctuation.Observe({.used_bytes = 900, .cycle_end = true}), 0.0);
+  EXPECT_DOUBLE_EQ(*fluctuation.Observe({.used_bytes = 1000, .cycle_end = true}), 100.0 / 950);
+  EXPECT_EQ(fluctuation.Observe({.used_bytes = 1000, .cycle_end = true}), 0.0);
 }
 
 TEST(MemoryFluctuationTest, GrowthOfOneCycleIsNotThatOfTheNext) {
   MemoryFluctuation fluctuation;
   fluctuation.Observe({.used_bytes = 1000});
   EXPECT_EQ(fluctuation.Observe({.used_bytes = 1500, .grown_bytes = 500, .cycle_end = true}), 0.0);
-  // 100 tokens' bytes come, 200 go by compaction: 1500 -> 1600 -> 1400.
-  fluctuation.Observe({.used_bytes = 1600, .grown_bytes = 100});
-  EXPECT_DOUBLE_EQ(*fluctuation.Observe({.used_bytes = 1400, .cycle_end = true}), 200.0 / 1500);
+  // 100 tokens' bytes come, 200 go by compaction and 150 of those come back.
+  fluctuation.Observe({.used_bytes = 1400, .grown_bytes = 100});
+  EXPECT_DOUBLE_EQ(*fluctuation.Observe({.used_bytes = 1550, .cycle_end = true}), 300.0 / 2950);
 }
 
 TEST(MemoryFluctuationTest, NothingHeldIsNoFluctuation) {
