@@ -81,8 +81,9 @@ StepPlan Scheduler::Schedule(absl::Time now, const BackgroundTokens& background)
   patient_ = now - idle_since_ < options_.longest_idle;
   PlanDecodes(&plan);
   if (plan.preempted == 0 && plan.deferred == 0) Admit(now, &plan);
-  PlanPrompts(&plan);
-  PlanBackground(now, background, &plan);
+  const int32_t background_tokens = BackgroundTokensOf(plan, background);
+  PlanPrompts(options_.step_tokens - background_tokens, &plan);
+  if (background_tokens > 0) PlanBackground(background_tokens, now, &plan);
   if (!plan.items.empty() || plan.deferred == 0) {
     idle_since_ = absl::InfiniteFuture();
   } else {
@@ -111,13 +112,13 @@ void Scheduler::PlanDecodes(StepPlan* plan) {
   }
 }
 
-void Scheduler::PlanPrompts(StepPlan* plan) {
+void Scheduler::PlanPrompts(int32_t step_tokens, StepPlan* plan) {
   std::vector<Sequence*> prompts;
   for (const auto& sequence : running_) {
     if (sequence->known() - sequence->computed() > 1) prompts.push_back(sequence.get());
   }
   if (prompts.empty()) return;
-  const int32_t budget = options_.step_tokens - plan->num_tokens;
+  const int32_t budget = std::max(0, step_tokens - plan->num_tokens);
   const auto left = [](const Sequence* sequence) {
     return sequence->known() - sequence->computed();
   };
@@ -216,16 +217,27 @@ bool Scheduler::Rebuild(Sequence* sequence) {
   return true;
 }
 
-void Scheduler::PlanBackground(absl::Time now, const BackgroundTokens& allowed, StepPlan* plan) {
-  if (background_ == nullptr || !waiting_.empty()) return;
+int32_t Scheduler::BackgroundTokensOf(const StepPlan& plan, const BackgroundTokens& allowed) const {
+  if (background_ == nullptr || !waiting_.empty()) return 0;
+  if (plan.deferred > 0 || plan.preempted > 0) return 0;
+  int64_t others = plan.num_tokens;
+  for (const auto& sequence : running_) {
+    const int64_t left = sequence->known() - sequence->computed();
+    if (left > 1) others += left;
+  }
+  const int64_t room = options_.step_tokens - plan.num_tokens;
+  others = std::min<int64_t>(others, options_.step_tokens);
+  const int64_t limit =
+      running_.empty()
+          ? allowed.alone
+          : std::min<int64_t>(allowed.beside, std::max<int64_t>(1, others / kBackgroundPart));
+  const int64_t left = background_->known() - background_->computed();
+  return static_cast<int32_t>(std::max<int64_t>(0, std::min({left, limit, room})));
+}
+
+void Scheduler::PlanBackground(int32_t tokens, absl::Time now, StepPlan* plan) {
   if (plan->deferred > 0 || plan->preempted > 0 || plan->unfit != nullptr) return;
   Sequence* const sequence = background_.get();
-  const int32_t limit =
-      running_.empty() ? allowed.alone
-                       : std::min(allowed.beside, std::max(1, plan->num_tokens / kBackgroundPart));
-  const auto tokens = static_cast<int32_t>(std::min<int64_t>(
-      {sequence->known() - sequence->computed(), limit, options_.step_tokens - plan->num_tokens}));
-  if (tokens <= 0) return;
   if (sequence->state() == Sequence::State::kWaiting) {
     const auto all =
         static_cast<int64_t>(sequence->request().prompt.size() + sequence->request().forced.size());

@@ -92,7 +92,8 @@ class Scheduler {
   int64_t PromisedTokens() const;
   void Admit(absl::Time now, StepPlan* plan);
   void PlanDecodes(StepPlan* plan);
-  void PlanPrompts(StepPlan* plan);
+  // In a step of at most `step_tokens`.
+  void PlanPrompts(int32_t step_tokens, StepPlan* plan);
   // Reserves room for `tokens` more of `sequence`, preempting others if needed. False if it was
   // itself preempted, or is to wait for relief.
   bool Reserve(Sequence* sequence, int32_t tokens, StepPlan* plan);
@@ -100,7 +101,9 @@ class Scheduler {
   void Preempt(Sequence* victim, StepPlan* plan);
   // To the front of those that wait, without its room.
   void SetBack(Sequence* sequence);
-  void PlanBackground(absl::Time now, const BackgroundTokens& allowed, StepPlan* plan);
+  // What the background may take of a step whose decodes are planned.
+  int32_t BackgroundTokensOf(const StepPlan& plan, const BackgroundTokens& allowed) const;
+  void PlanBackground(int32_t tokens, absl::Time now, StepPlan* plan);
   // False if it held nothing.
   bool TakeBackgroundsRoom();
   void Plan(Sequence* sequence, int32_t tokens, StepPlan* plan);

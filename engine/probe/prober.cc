@@ -10,7 +10,7 @@
 namespace condense {
 namespace {
 
-constexpr int32_t kRecordTokens = 64;
+constexpr int32_t kRecordTokens = 128;
 constexpr int32_t kLeastTokens = 16;  // a record of fewer is not worth computing a context again
 // A request that goes on is probed each time it has generated so many.
 constexpr int64_t kSnapshotTokens = 512;
@@ -111,8 +111,10 @@ std::unique_ptr<Sequence> Prober::MakeSequence(std::vector<TokenId> prompt,
 }
 
 std::unique_ptr<Sequence> Prober::Next() {
-  std::unique_ptr<Sequence> next = NextCanary();
-  if (next == nullptr) next = NextDrift();
+  // In turns, where both have something to do: a busy engine has little time for either.
+  const bool drift_first = running_ != Kind::kDrift && known_.empty();
+  std::unique_ptr<Sequence> next = drift_first ? NextDrift() : NextCanary();
+  if (next == nullptr) next = drift_first ? NextCanary() : NextDrift();
   return next;
 }
 

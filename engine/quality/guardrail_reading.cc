@@ -22,9 +22,8 @@ std::optional<Reading> ShareReading(const SlidingMean& share, absl::Time now, do
                  .upper = estimate->ShareUpperBound(confidence)};
 }
 
-std::optional<Reading> DriftReading(const SlidingMean& delta_nll, absl::Time now,
-                                    double confidence) {
-  std::optional<Reading> reading = MeanReading(delta_nll, now, confidence);
+std::optional<Reading> DriftReading(const SlidingMean& nats, absl::Time now, double confidence) {
+  std::optional<Reading> reading = MeanReading(nats, now, confidence);
   if (!reading.has_value()) return std::nullopt;
   reading->value = std::expm1(reading->value);
   if (reading->lower.has_value()) reading->lower = std::expm1(*reading->lower);

@@ -19,7 +19,7 @@ enum class Guard : uint8_t {
   kHitRatioTail,       // 5th percentile of the same
   kMergeLatency,       // AddedTime, in seconds, 99th percentile of cycles
   kMemoryFluctuation,  // MemoryFluctuation, 95th percentile of cycles
-  kDrift,              // perplexity drift: exp(mean dNLL) - 1
+  kDrift,              // perplexity drift: exp(mean divergence) - 1
   kCanary,             // recall of planted facts, relative to the full cache
   kFirstToken,         // time to first token, compacted over uncompressed, - 1
   kMemory,             // peak use of the arena, a share of 1
@@ -50,9 +50,8 @@ class Readings {
 std::optional<Reading> MeanReading(const SlidingMean& mean, absl::Time now, double confidence);
 // Of samples that are shares, weighted by their trials.
 std::optional<Reading> ShareReading(const SlidingMean& share, absl::Time now, double confidence);
-// Of samples that are mean dNLL of requests, weighted by their tokens: bounds and value as exp - 1.
-std::optional<Reading> DriftReading(const SlidingMean& delta_nll, absl::Time now,
-                                    double confidence);
+// Of samples that are mean nats of requests, weighted by their tokens: bounds and value as exp - 1.
+std::optional<Reading> DriftReading(const SlidingMean& nats, absl::Time now, double confidence);
 std::optional<Reading> QuantileReading(const SlidingQuantile& quantile, double level,
                                        absl::Time now, double confidence);
 
