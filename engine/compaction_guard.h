@@ -42,6 +42,7 @@ class CompactionGuard {
   // The cache before and after a turn of compaction.
   void Turned(const KvCacheStats& before, const KvCacheStats& after);
   void FirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited);
+  void NextToken(absl::Duration gap) { monitor_.ObserveNextToken(gap, Now()); }
 
  private:
   // Of the steady clock: the windows must not depend on who sets the other one.

@@ -82,6 +82,10 @@ void CompactionSteps::FirstToken(const Sequence& sequence, absl::Time now) {
                            now - sequence.submitted());
 }
 
+void CompactionSteps::NextToken(absl::Duration gap) {
+  if (parts_.guard != nullptr) parts_.guard->NextToken(gap);
+}
+
 void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& all,
                           absl::Duration attention_time) {
   if (parts_.compactor == nullptr) return;
@@ -92,7 +96,7 @@ void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& al
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   hurried_ = plan.deferred > 0 || fill > hard_limit_;
   parts_.compactor->set_paused(Paused());
-  if (parts_.guard != nullptr) parts_.compactor->set_ratio_notches(parts_.guard->ratio_notches());
+  if (parts_.guard != nullptr) parts_.compactor->set_notches(parts_.guard->ratio_notches());
   for (Sequence* sequence : all) {
     if (sequence->compaction() == nullptr || sequence->known() - sequence->computed() > 1) continue;
     const auto ran = [&](const StepPlan::Item& item) { return item.sequence == sequence; };

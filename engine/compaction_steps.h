@@ -43,6 +43,8 @@ class CompactionSteps {
   void Begin(const StepPlan& plan);
   // A sequence got its first token.
   void FirstToken(const Sequence& sequence, absl::Time now);
+  // And a later one, `gap` after the one before.
+  void NextToken(absl::Duration gap);
   // Swaps and jobs of the sequences whose turn it is. `all`: what runs or waits. `attention_time`:
   // of the forward pass, zero if none ran.
   void End(const StepPlan& plan, const std::vector<Sequence*>& all, absl::Duration attention_time);

@@ -249,7 +249,11 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
     sequence.Take(batch_.logit_rows[i].position, results_[i], *parts_.tokenizer, now);
     if (sequence.generated() == before) continue;
     ++generated;
-    if (last_token == absl::InfinitePast()) compaction_.FirstToken(sequence, now);
+    if (last_token == absl::InfinitePast()) {
+      compaction_.FirstToken(sequence, now);
+    } else {
+      compaction_.NextToken(now - last_token);
+    }
     if (parts_.metrics == nullptr) continue;
     if (last_token != absl::InfinitePast()) {
       parts_.metrics->inter_token_seconds.Observe(absl::ToDoubleSeconds(now - last_token));

@@ -9,7 +9,7 @@ namespace condense {
 namespace {
 
 constexpr double kTailLevel = 0.05;
-constexpr double kAddedLevel = 0.99;
+constexpr double kLatencyLevel = 0.99;
 constexpr double kFluctuationLevel = 0.95;
 constexpr int32_t kMemoryBuckets = 10;
 
@@ -17,6 +17,11 @@ Guardrail MakeGuardrail(const GuardrailLimits& limits, absl::Time now) {
   absl::StatusOr<Guardrail> guardrail = Guardrail::Make(limits, now);
   CHECK(guardrail.ok());
   return *std::move(guardrail);
+}
+
+std::optional<SlidingQuantile> MakeLatency(const GuardLimit& limit) {
+  if (!limit.bound) return std::nullopt;
+  return SlidingQuantile(limit.window, QuantileScale::Latency());
 }
 
 }  // namespace
@@ -30,7 +35,9 @@ GuardMonitor::GuardMonitor(const GuardrailLimits& limits, absl::Time now)
       added_(limits.merge_latency.window, QuantileScale::Latency()),
       fluctuation_(limits.memory_fluctuation.window, QuantileScale::Share()),
       first_token_(limits.first_token.window),
-      memory_(limits.memory.window, kMemoryBuckets, Peak()) {}
+      memory_(limits.memory.window, kMemoryBuckets, Peak()),
+      ttft_(MakeLatency(limits.ttft)),
+      inter_token_(MakeLatency(limits.inter_token)) {}
 
 void GuardMonitor::ObserveUnit(double hit_ratio, absl::Time now) {
   hit_ratio_.Add(now, hit_ratio);
@@ -56,6 +63,11 @@ void GuardMonitor::ObserveMemory(const MemoryStep& step, double arena_use, absl:
 void GuardMonitor::ObserveFirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited,
                                      absl::Time now) {
   first_token_.Add(now, compacted, prompt_tokens, absl::ToDoubleSeconds(waited));
+  if (ttft_.has_value()) ttft_->Add(now, absl::ToDoubleSeconds(waited));
+}
+
+void GuardMonitor::ObserveNextToken(absl::Duration gap, absl::Time now) {
+  if (inter_token_.has_value()) inter_token_->Add(now, absl::ToDoubleSeconds(gap));
 }
 
 const GuardrailDecision& GuardMonitor::Evaluate(absl::Time now) {
@@ -81,11 +93,17 @@ Readings GuardMonitor::Read(absl::Time now) const {
   Readings readings;
   readings[Guard::kHitRatio] = MeanReading(hit_ratio_, now, confidence_);
   readings[Guard::kHitRatioTail] = QuantileReading(hit_ratio_tail_, kTailLevel, now, confidence_);
-  readings[Guard::kMergeLatency] = QuantileReading(added_, kAddedLevel, now, confidence_);
+  readings[Guard::kMergeLatency] = QuantileReading(added_, kLatencyLevel, now, confidence_);
   readings[Guard::kMemoryFluctuation] =
       QuantileReading(fluctuation_, kFluctuationLevel, now, confidence_);
   readings[Guard::kFirstToken] = first_token_.Estimate(now, confidence_);
   readings[Guard::kMemory] = ReadMemory(now);
+  const auto read = [&](const std::optional<SlidingQuantile>& latency) -> std::optional<Reading> {
+    if (!latency.has_value()) return std::nullopt;
+    return QuantileReading(*latency, kLatencyLevel, now, confidence_);
+  };
+  readings[Guard::kTtft] = read(ttft_);
+  readings[Guard::kInterToken] = read(inter_token_);
   return readings;
 }
 
@@ -111,6 +129,8 @@ void GuardMonitor::ForgetBefore(absl::Time evidence_from) {
   fluctuation_.Clear();
   first_token_.Clear();
   memory_.Clear();
+  if (ttft_.has_value()) ttft_->Clear();
+  if (inter_token_.has_value()) inter_token_->Clear();
 }
 
 }  // namespace condense

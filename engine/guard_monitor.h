@@ -37,6 +37,8 @@ class GuardMonitor {
   // A request with a prompt of so many tokens got its first one `waited` after it was submitted.
   void ObserveFirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited,
                          absl::Time now);
+  // A request got a later token, `gap` after the one before.
+  void ObserveNextToken(absl::Duration gap, absl::Time now);
 
   // Whether an evaluation window has ended.
   bool Due(absl::Time now) const { return guardrail_.Due(now); }
@@ -73,6 +75,8 @@ class GuardMonitor {
   SlidingQuantile fluctuation_;
   MatchedRatio first_token_;
   BucketRing<Peak> memory_;
+  std::optional<SlidingQuantile> ttft_;         // in seconds; nothing unless bound
+  std::optional<SlidingQuantile> inter_token_;  // the same
 };
 
 }  // namespace condense

@@ -63,7 +63,9 @@ enum class GuardMetric {
   kDrift,
   kCanary,
   kFirstToken,
-  kMemory
+  kMemory,
+  kTtft,
+  kInterToken
 };
 enum class TransitionReason { kWarning, kLimitBroken, kRecovered, kDwellOver, kPassed, kForced };
 

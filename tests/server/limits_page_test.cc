@@ -89,14 +89,14 @@ TEST_F(LimitsPageTest, EveryFlagOfTheCompactingCacheIsARowWithItsDefault) {
 TEST_F(LimitsPageTest, EveryFlagOfTheGuardrailsIsARowWithItsDefault) {
   std::set<std::string> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (absl::StartsWith(name, "guard")) flags.insert(std::string(name));
+    if (absl::StartsWith(name, "guard") || name == "slo") flags.insert(std::string(name));
   }
   EXPECT_EQ(flags, FlagsOfTable("The guardrails"));
 }
 
 TEST_F(LimitsPageTest, TheFlagsOfTheGuardrailsDefaultToTheirLimits) {
   EngineConfig config;
-  FillGuard(&config);
+  ASSERT_TRUE(FillGuard(&config).ok());
   EXPECT_FALSE(config.guard);
   const GuardrailLimits defaults;
   for (int i = 0; i < kNumGuards; ++i) {
