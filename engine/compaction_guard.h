@@ -37,7 +37,8 @@ class CompactionGuard {
   int32_t ratio_notches() const { return monitor_.decision().ratio_notches; }
 
   void Settled(const SettledJob& job);
-  // A step ran tokens: `thread_time` of the engine's went to compaction; `owed` by the worker.
+  // A step ran tokens: `thread_time` of the engine's CPU time went to compaction; `owed` by the
+  // worker.
   void Stepped(absl::Duration thread_time, absl::Duration owed);
   // The cache before and after a turn of compaction.
   void Turned(const KvCacheStats& before, const KvCacheStats& after);

@@ -1,8 +1,10 @@
 #include "engine/compaction_steps.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
+#include "kernels/base/thread_cpu_time.h"
 #include "metrics/log.h"
 
 namespace condense {
@@ -42,14 +44,23 @@ uint64_t* TotalOf(CompactionOutcome outcome, SwapTotals* totals) {
   return &totals->failed;
 }
 
+// Of this thread.
+struct Stopwatch {
+  const absl::Time wall = absl::Now();
+  const std::chrono::nanoseconds cpu = ThreadCpuTime();
+
+  absl::Duration Wall() const { return absl::Now() - wall; }
+  absl::Duration Cpu() const { return absl::FromChrono(ThreadCpuTime() - cpu); }
+};
+
 }  // namespace
 
 void CompactionSteps::Collect() {
   if (parts_.compactor == nullptr) return;
   if (parts_.guard != nullptr) parts_.guard->Judge();
-  const absl::Time begin = absl::Now();
+  const Stopwatch stopwatch;
   parts_.compactor->Collect();
-  collecting_ = absl::Now() - begin;
+  collecting_ = {stopwatch.Wall(), stopwatch.Cpu()};
 }
 
 void CompactionSteps::Begin(const StepPlan& plan) {
@@ -89,7 +100,7 @@ void CompactionSteps::NextToken(absl::Duration gap) {
 void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& all,
                           absl::Duration attention_time) {
   if (parts_.compactor == nullptr) return;
-  const absl::Time begin = absl::Now();
+  const Stopwatch stopwatch;
   const KvCacheStats stats = parts_.cache->Stats();
   Learn(plan, all, stats, attention_time);
   const double fill =
@@ -104,8 +115,8 @@ void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& al
       parts_.compactor->Step(sequence->compaction(), hurried_);
     }
   }
-  const absl::Duration added = collecting_ + (absl::Now() - begin);
-  if (parts_.guard != nullptr) TellGuard(plan, stats, added);
+  const absl::Duration added = collecting_.wall + stopwatch.Wall();
+  if (parts_.guard != nullptr) TellGuard(plan, stats, collecting_.cpu + stopwatch.Cpu());
   if (parts_.metrics == nullptr) return;
   parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
 }
@@ -116,9 +127,9 @@ bool CompactionSteps::Paused() const {
 }
 
 void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
-                                absl::Duration added) {
+                                absl::Duration cpu_time) {
   parts_.guard->Turned(before, parts_.cache->Stats());
-  if (!plan.items.empty()) parts_.guard->Stepped(added, owed_);
+  if (!plan.items.empty()) parts_.guard->Stepped(cpu_time, owed_);
 }
 
 // Only steps in which everything that holds memory decoded one token can be compared.

@@ -61,11 +61,16 @@ class CompactionSteps {
   const SwapTotals& totals() const { return totals_; }
 
  private:
+  // Of this thread, for compaction.
+  struct StepTime {
+    absl::Duration wall, cpu;
+  };
+
   // Whether the sequence that starts is to be compacted.
   bool Admits(const Sequence& sequence);
   bool Paused() const;
-  // What this turn did, `before` it the cache. `added`: on this thread.
-  void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration added);
+  // What this turn did, `before` it the cache. `cpu_time`: of this thread.
+  void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration cpu_time);
   void Learn(const StepPlan& plan, const std::vector<Sequence*>& all, const KvCacheStats& stats,
              absl::Duration attention_time);
   void Observe(const SettledJob& job, CompactionOutcome outcome);
@@ -75,8 +80,8 @@ class CompactionSteps {
   SwapTotals totals_;
   AttentionSaving saving_;
   bool hurried_ = false;       // memory runs out
-  absl::Duration collecting_;  // of the step at hand; so is the next
-  absl::Duration owed_;        // by the worker, when it began
+  StepTime collecting_;  // of the step at hand; so is the next
+  absl::Duration owed_;  // by the worker, when it began
 };
 
 }  // namespace condense
