@@ -160,10 +160,10 @@ BudgetItem Allotter::Item(const SequenceCompaction& sequence, const CompactionRa
 }
 
 Allotment Allotter::Allot(const SequenceCompaction& sequence,
-                          const std::vector<CompactionRange>& ranges, double ratio) const {
-  const Compression& compression = sequence.compression_;
+                          const std::vector<CompactionRange>& ranges,
+                          const Compression& in_force) const {
   const KvBlockShape& shape = cache_->layout().block;
-  const double target = TargetBytes(sequence, ranges, ratio);
+  const double target = TargetBytes(sequence, ranges, in_force.ratio);
   std::vector<BudgetItem> items;
   double entries = 0.0, kept_entries = 0.0;  // of `items`, and of units that keep all
   for (const CompactionRange& range : ranges) {
@@ -180,16 +180,16 @@ Allotment Allotter::Allot(const SequenceCompaction& sequence,
   const auto kept_bytes = [&](KvFormat format) {
     return kept_entries * CostOf(RecallFormat(format), shape).plain_bytes;
   };
-  for (const KvFormat format : compression.formats) {
+  for (const KvFormat format : in_force.formats) {
     if (entries * CostOf(format, shape).plain_bytes + kept_bytes(format) <= target) {
       return {.format = format, .budget = budget_for(format)};
     }
   }
-  const KvFormat last = compression.formats.back();
+  const KvFormat last = in_force.formats.back();
   const double rest = target - kept_bytes(last);
   Allotment allotment{.format = last, .budget = budget_for(last)};
   allotment.merges = MayMerge(sequence);
-  allotment.cosine = allotment.budget.FindCosine(items, rest, compression.cosine);
+  allotment.cosine = allotment.budget.FindCosine(items, rest, in_force.cosine);
   allotment.share =
       std::clamp(rest / (std::max(entries, 1.0) * CostOf(last, shape).merged_bytes), 0.0, 1.0);
   return allotment;

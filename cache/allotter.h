@@ -52,9 +52,10 @@ class Allotter {
 
   // Of all units, one after the other from where the last turn stopped; windowed layers left out.
   std::vector<CompactionRange> FindRanges(const SequenceCompaction& sequence) const;
-  // `ranges`: all of the sequence, due or not. `ratio`: of the whole sequence.
+  // `ranges`: all of the sequence, due or not. `in_force`: the sequence's own compression, with the
+  // ratio, of the whole sequence, and the formats that hold for this turn.
   Allotment Allot(const SequenceCompaction& sequence, const std::vector<CompactionRange>& ranges,
-                  double ratio) const;
+                  const Compression& in_force) const;
   RangeStorage ChooseStorage(const SequenceCompaction& sequence, const Allotment& allotment,
                              const CompactionRange& range) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache/notch.h"
 #include "cache/policies/registry.h"
 #include "kernels/base/check.h"
 
@@ -171,9 +172,12 @@ void Compactor::PostDue(SequenceCompaction* sequence, bool urgent) {
     if (urgent) PostFurther(sequence);
     return;
   }
-  const double target = LoweredRatio(sequence->compression_.ratio, ratio_notches_);
-  const double ratio = target * (urgent ? kUrgentRatio : 1.0);
-  const Allotment allotment = allotter_.Allot(*sequence, ranges, ratio);
+  Compression in_force = AtNotch(sequence->compression_, notches_);
+  if (urgent) {
+    in_force.ratio =
+        std::min(kUrgentRatio * in_force.ratio, kMostRaised * sequence->compression_.ratio);
+  }
+  const Allotment allotment = allotter_.Allot(*sequence, ranges, in_force);
   std::stable_sort(due.begin(), due.end(), [](const CompactionRange& a, const CompactionRange& b) {
     return a.num > b.num;
   });

@@ -51,8 +51,9 @@ class Compactor {
   void Step(SequenceCompaction* sequence, bool urgent);
   // Running sequences stop compacting: results are still swapped in, nothing is posted.
   void set_paused(bool paused) { paused_ = paused; }
-  // The target ratios of all sequences, lowered so far from their next jobs on: LoweredRatio.
-  void set_ratio_notches(int32_t notches) { ratio_notches_ = notches; }
+  // Targets and formats of all sequences are these notches from their own, from their next jobs on:
+  // AtNotch.
+  void set_notches(int32_t notches) { notches_ = notches; }
 
   // A turn of this sequence, with waiting, until nothing is left to do. Units that are refused try
   // again up to `retries` times, at the ratio that is left to them. For evaluation and tests.
@@ -94,7 +95,7 @@ class Compactor {
   const Allotter allotter_;
   absl::flat_hash_map<std::string_view, std::unique_ptr<const Policy>> policies_;
   bool paused_ = false;
-  int32_t ratio_notches_ = 0;
+  int32_t notches_ = 0;
   int32_t next_phase_ = 0;
   absl::flat_hash_map<KvTicket, SequenceCompaction*> out_;
   int32_t num_waiting_results_ = 0;

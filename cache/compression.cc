@@ -1,7 +1,6 @@
 #include "cache/compression.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_format.h"
 #include "cache/policies/registry.h"
@@ -9,8 +8,6 @@
 
 namespace condense {
 namespace {
-
-constexpr double kNotch = 0.8;
 
 struct Preset {
   std::string_view name;
@@ -135,11 +132,6 @@ absl::StatusOr<Compression> MakeCompression(std::string_view preset,
   SetFormat(&compression);
   SetLimits(&compression);
   return compression;
-}
-
-double LoweredRatio(double ratio, int32_t notches) {
-  if (ratio <= kLeastLoweredRatio) return ratio;
-  return std::max(kLeastLoweredRatio, ratio * std::pow(kNotch, notches));
 }
 
 }  // namespace condense

@@ -48,11 +48,6 @@ absl::StatusOr<Compression> MakeCompression(std::string_view preset,
                                             std::optional<std::string_view> policy = std::nullopt,
                                             std::optional<double> ratio = std::nullopt);
 
-// `ratio`, a fifth less for each notch, but not below what 8 bits reach. One that is not above that
-// stays what it is. REQUIRES: notches >= 0.
-inline constexpr double kLeastLoweredRatio = 1.9;
-double LoweredRatio(double ratio, int32_t notches);
-
 }  // namespace condense
 
 #endif  // CONDENSE_CACHE_COMPRESSION_H_

@@ -19,7 +19,7 @@ std::string Reason(const GuardrailDecision& decision) {
 // Labels are of the metrics' own closed sets, in the same order.
 GuardMode ModeLabel(GuardrailMode mode) { return static_cast<GuardMode>(mode); }
 static_assert(kNumGuardrailModes == 1 + static_cast<int>(GuardMode::kProbation));
-static_assert(kNumGuards == 1 + static_cast<int>(GuardMetric::kMemory));
+static_assert(kNumGuards == 1 + static_cast<int>(GuardMetric::kInterToken));
 
 // Nothing for what makes no transition.
 std::optional<TransitionReason> ReasonLabel(GuardrailReason reason) {

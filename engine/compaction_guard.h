@@ -40,7 +40,8 @@ class CompactionGuard {
   int32_t ratio_notches() const { return monitor_.decision().ratio_notches; }
 
   void Settled(const SettledJob& job);
-  // A step ran tokens: `thread_time` of the engine's went to compaction; `owed` by the worker.
+  // A step ran tokens: `thread_time` of the engine's CPU time went to compaction; `owed` by the
+  // worker.
   void Stepped(absl::Duration thread_time, absl::Duration owed);
   // The cache before and after a turn of compaction.
   void Turned(const KvCacheStats& before, const KvCacheStats& after);
@@ -49,6 +50,7 @@ class CompactionGuard {
   void Drift(bool compacted, double nats, int32_t tokens);
   // A canary found so many of the facts that the full cache finds.
   void Canary(int32_t found, int32_t asked);
+  void NextToken(absl::Duration gap) { monitor_.ObserveNextToken(gap, Now()); }
 
   GuardrailMode mode() const { return monitor_.decision().mode; }
   // What was measured of requests that started before says nothing any more. On this clock:

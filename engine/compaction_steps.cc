@@ -1,8 +1,10 @@
 #include "engine/compaction_steps.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
+#include "kernels/base/thread_cpu_time.h"
 #include "metrics/log.h"
 
 namespace condense {
@@ -47,14 +49,23 @@ bool IsActive(const Sequence& sequence) {
   return compression.has_value() && compression->active();
 }
 
+// Of this thread.
+struct Stopwatch {
+  const absl::Time wall = absl::Now();
+  const std::chrono::nanoseconds cpu = ThreadCpuTime();
+
+  absl::Duration Wall() const { return absl::Now() - wall; }
+  absl::Duration Cpu() const { return absl::FromChrono(ThreadCpuTime() - cpu); }
+};
+
 }  // namespace
 
 void CompactionSteps::Collect() {
   if (parts_.compactor == nullptr) return;
   if (parts_.guard != nullptr) parts_.guard->Judge();
-  const absl::Time begin = absl::Now();
+  const Stopwatch stopwatch;
   parts_.compactor->Collect();
-  collecting_ = absl::Now() - begin;
+  collecting_ = {stopwatch.Wall(), stopwatch.Cpu()};
 }
 
 void CompactionSteps::Begin(const StepPlan& plan) {
@@ -106,21 +117,25 @@ void CompactionSteps::FirstToken(const Sequence& sequence, absl::Time now) {
                            now - sequence.submitted());
 }
 
+void CompactionSteps::NextToken(absl::Duration gap) {
+  if (parts_.guard != nullptr) parts_.guard->NextToken(gap);
+}
+
 void CompactionSteps::End(const StepPlan& plan, const std::vector<Sequence*>& all,
                           Sequence* background, absl::Duration attention_time) {
   if (parts_.compactor == nullptr) return;
-  const absl::Time begin = absl::Now();
+  const Stopwatch stopwatch;
   const KvCacheStats stats = parts_.cache->Stats();
   Learn(plan, all, background, attention_time);
   const double fill =
       static_cast<double>(stats.slab_bytes) / static_cast<double>(stats.arena_bytes);
   hurried_ = plan.deferred > 0 || fill > hard_limit_;
   parts_.compactor->set_paused(Paused());
-  if (parts_.guard != nullptr) parts_.compactor->set_ratio_notches(parts_.guard->ratio_notches());
+  if (parts_.guard != nullptr) parts_.compactor->set_notches(parts_.guard->ratio_notches());
   for (Sequence* sequence : all) Turn(sequence, plan);
   if (background != nullptr) Turn(background, plan);
-  const absl::Duration added = collecting_ + (absl::Now() - begin);
-  if (parts_.guard != nullptr) TellGuard(plan, stats, added);
+  const absl::Duration added = collecting_.wall + stopwatch.Wall();
+  if (parts_.guard != nullptr) TellGuard(plan, stats, collecting_.cpu + stopwatch.Cpu());
   if (parts_.metrics == nullptr) return;
   parts_.metrics->step_added_seconds.Observe(absl::ToDoubleSeconds(added));
 }
@@ -139,9 +154,9 @@ bool CompactionSteps::Paused() const {
 }
 
 void CompactionSteps::TellGuard(const StepPlan& plan, const KvCacheStats& before,
-                                absl::Duration added) {
+                                absl::Duration cpu_time) {
   parts_.guard->Turned(before, parts_.cache->Stats());
-  if (plan.HasRequests()) parts_.guard->Stepped(added, owed_);
+  if (plan.HasRequests()) parts_.guard->Stepped(cpu_time, owed_);
 }
 
 // Only steps in which everything that holds memory decoded one token can be compared.

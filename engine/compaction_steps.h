@@ -43,6 +43,8 @@ class CompactionSteps {
   void Begin(const StepPlan& plan);
   // A sequence got its first token.
   void FirstToken(const Sequence& sequence, absl::Time now);
+  // And a later one, `gap` after the one before.
+  void NextToken(absl::Duration gap);
   // Swaps and jobs of the sequences whose turn it is. `all`: requests that run or wait.
   // `background`: the sequence there, or null. `attention_time`: of the forward pass, zero if none
   // ran.
@@ -65,11 +67,16 @@ class CompactionSteps {
   const SwapTotals& totals() const { return totals_; }
 
  private:
+  // Of this thread, for compaction.
+  struct StepTime {
+    absl::Duration wall, cpu;
+  };
+
   // Whether the sequence that starts is to be compacted.
   bool Admits(const Sequence& sequence);
   bool Paused() const;
-  // What this turn did, `before` it the cache. `added`: on this thread.
-  void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration added);
+  // What this turn did, `before` it the cache. `cpu_time`: of this thread.
+  void TellGuard(const StepPlan& plan, const KvCacheStats& before, absl::Duration cpu_time);
   void Learn(const StepPlan& plan, const std::vector<Sequence*>& all, const Sequence* background,
              absl::Duration attention_time);
   void Turn(Sequence* sequence, const StepPlan& plan);
@@ -79,9 +86,9 @@ class CompactionSteps {
   const double hard_limit_;
   SwapTotals totals_;
   AttentionSaving saving_;
-  bool hurried_ = false;       // memory runs out
-  absl::Duration collecting_;  // of the step at hand; so is the next
-  absl::Duration owed_;        // by the worker, when it began
+  bool hurried_ = false;  // memory runs out
+  StepTime collecting_;   // of the step at hand; so is the next
+  absl::Duration owed_;   // by the worker, when it began
 };
 
 }  // namespace condense

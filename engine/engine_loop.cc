@@ -301,7 +301,11 @@ void EngineLoop::Advance(const StepPlan& plan, absl::Time now) {
 }
 
 void EngineLoop::ObserveToken(const Sequence& sequence, absl::Time last_token, absl::Time now) {
-  if (last_token == absl::InfinitePast()) compaction_.FirstToken(sequence, now);
+  if (last_token == absl::InfinitePast()) {
+    compaction_.FirstToken(sequence, now);
+  } else {
+    compaction_.NextToken(now - last_token);
+  }
   if (parts_.metrics == nullptr) return;
   if (last_token != absl::InfinitePast()) {
     parts_.metrics->inter_token_seconds.Observe(absl::ToDoubleSeconds(now - last_token));

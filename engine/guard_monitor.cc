@@ -9,7 +9,7 @@ namespace condense {
 namespace {
 
 constexpr double kTailLevel = 0.05;
-constexpr double kAddedLevel = 0.99;
+constexpr double kLatencyLevel = 0.99;
 constexpr double kFluctuationLevel = 0.95;
 constexpr int32_t kMemoryBuckets = 10;
 
@@ -17,6 +17,11 @@ Guardrail MakeGuardrail(const GuardrailLimits& limits, absl::Time now) {
   absl::StatusOr<Guardrail> guardrail = Guardrail::Make(limits, now);
   CHECK(guardrail.ok());
   return *std::move(guardrail);
+}
+
+std::optional<SlidingQuantile> MakeLatency(const GuardLimit& limit) {
+  if (!limit.bound) return std::nullopt;
+  return SlidingQuantile(limit.window, QuantileScale::Latency());
 }
 
 }  // namespace
@@ -33,7 +38,9 @@ GuardMonitor::GuardMonitor(const GuardrailLimits& limits, absl::Time now)
       drift_floor_(limits.drift.window),
       canary_(limits.canary.window),
       first_token_(limits.first_token.window),
-      memory_(limits.memory.window, kMemoryBuckets, Peak()) {}
+      memory_(limits.memory.window, kMemoryBuckets, Peak()),
+      ttft_(MakeLatency(limits.ttft)),
+      inter_token_(MakeLatency(limits.inter_token)) {}
 
 void GuardMonitor::ObserveUnit(double hit_ratio, absl::Time now) {
   hit_ratio_.Add(now, hit_ratio);
@@ -59,6 +66,11 @@ void GuardMonitor::ObserveMemory(const MemoryStep& step, double arena_use, absl:
 void GuardMonitor::ObserveFirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited,
                                      absl::Time now) {
   first_token_.Add(now, compacted, prompt_tokens, absl::ToDoubleSeconds(waited));
+  if (ttft_.has_value()) ttft_->Add(now, absl::ToDoubleSeconds(waited));
+}
+
+void GuardMonitor::ObserveNextToken(absl::Duration gap, absl::Time now) {
+  if (inter_token_.has_value()) inter_token_->Add(now, absl::ToDoubleSeconds(gap));
 }
 
 void GuardMonitor::ObserveDrift(bool compacted, double nats, int64_t tokens, absl::Time now) {
@@ -97,13 +109,19 @@ Readings GuardMonitor::Read(absl::Time now) const {
   Readings readings;
   readings[Guard::kHitRatio] = MeanReading(hit_ratio_, now, confidence_);
   readings[Guard::kHitRatioTail] = QuantileReading(hit_ratio_tail_, kTailLevel, now, confidence_);
-  readings[Guard::kMergeLatency] = QuantileReading(added_, kAddedLevel, now, confidence_);
+  readings[Guard::kMergeLatency] = QuantileReading(added_, kLatencyLevel, now, confidence_);
   readings[Guard::kMemoryFluctuation] =
       QuantileReading(fluctuation_, kFluctuationLevel, now, confidence_);
   readings[Guard::kDrift] = DriftReading(drift_, now, confidence_);
   readings[Guard::kCanary] = ShareReading(canary_, now, confidence_);
   readings[Guard::kFirstToken] = first_token_.Estimate(now, confidence_);
   readings[Guard::kMemory] = ReadMemory(now);
+  const auto read = [&](const std::optional<SlidingQuantile>& latency) -> std::optional<Reading> {
+    if (!latency.has_value()) return std::nullopt;
+    return QuantileReading(*latency, kLatencyLevel, now, confidence_);
+  };
+  readings[Guard::kTtft] = read(ttft_);
+  readings[Guard::kInterToken] = read(inter_token_);
   return readings;
 }
 
@@ -131,6 +149,8 @@ void GuardMonitor::ForgetBefore(absl::Time evidence_from) {
   canary_.Clear();
   first_token_.Clear();
   memory_.Clear();
+  if (ttft_.has_value()) ttft_->Clear();
+  if (inter_token_.has_value()) inter_token_->Clear();
 }
 
 }  // namespace condense

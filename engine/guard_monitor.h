@@ -42,6 +42,8 @@ class GuardMonitor {
   void ObserveDrift(bool compacted, double nats, int64_t tokens, absl::Time now);
   // A canary found so many of the facts asked for, at least one.
   void ObserveCanary(int64_t found, int64_t asked, absl::Time now);
+  // A request got a later token, `gap` after the one before.
+  void ObserveNextToken(absl::Duration gap, absl::Time now);
 
   // Whether an evaluation window has ended.
   bool Due(absl::Time now) const { return guardrail_.Due(now); }
@@ -83,6 +85,8 @@ class GuardMonitor {
   SlidingMean canary_;       // shares, weighted by facts
   MatchedRatio first_token_;
   BucketRing<Peak> memory_;
+  std::optional<SlidingQuantile> ttft_;         // in seconds; nothing unless bound
+  std::optional<SlidingQuantile> inter_token_;  // the same
 };
 
 }  // namespace condense

@@ -27,9 +27,9 @@ constexpr std::array<const char*, 5> kCompactionOutcomeNames = {"accepted", "ref
 constexpr std::array<const char*, 3> kCompactionPhaseNames = {"plan", "build", "validate"};
 constexpr std::array<const char*, 4> kGuardModeNames = {"compacting", "holding", "uncompressed",
                                                         "probation"};
-constexpr std::array<const char*, 8> kGuardNames = {
-    "hit_ratio", "hit_ratio_tail", "merge_latency", "memory_fluctuation",
-    "drift",     "canary",         "first_token",   "memory"};
+constexpr std::array<const char*, 10> kGuardNames = {
+    "hit_ratio",   "hit_ratio_tail", "merge_latency", "memory_fluctuation", "drift", "canary",
+    "first_token", "memory",         "ttft",          "inter_token"};
 constexpr std::array<const char*, 3> kProbeKindNames = {"drift", "floor", "canary"};
 constexpr size_t kNumDriftKinds = 2;  // the first ones
 constexpr std::array<const char*, 3> kProbeOutcomeNames = {"done", "dropped", "unavailable"};

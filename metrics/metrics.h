@@ -63,7 +63,9 @@ enum class GuardMetric {
   kDrift,
   kCanary,
   kFirstToken,
-  kMemory
+  kMemory,
+  kTtft,
+  kInterToken
 };
 enum class ProbeKind { kDrift, kFloor, kCanary };  // kFloor: drift of what is not compacted
 enum class ProbeOutcome { kDone, kDropped, kUnavailable };

@@ -242,7 +242,7 @@ absl::StatusOr<EngineConfig> EngineFromFlags() {
   config.max_running_per_tenant = absl::GetFlag(FLAGS_max_running_per_tenant);
   config.stream_buffer_tokens = absl::GetFlag(FLAGS_stream_buffer_tokens);
   config.compaction = CompactionFromFlags();
-  FillGuard(&config);
+  RETURN_IF_ERROR(FillGuard(&config));
   ASSIGN_OR_RETURN(
       config.compression,
       CompressionOfFlags(absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_policy),

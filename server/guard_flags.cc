@@ -1,7 +1,14 @@
 #include "server/guard_flags.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "engine/quality/slo.h"
+#include "kernels/base/status_macros.h"
 
 using condense::GuardrailLimits;
 
@@ -37,6 +44,14 @@ ABSL_FLAG(double, guard_memory_fluctuation_warning, GuardrailLimits().memory_flu
           "Share by which memory swings in a cycle above which compaction is held back.");
 ABSL_FLAG(double, guard_memory_fluctuation_limit, GuardrailLimits().memory_fluctuation.limit,
           "Share above which it is switched off.");
+ABSL_FLAG(double, guard_drift_warning, GuardrailLimits().drift.warning,
+          "Perplexity drift above which compaction is held back.");
+ABSL_FLAG(double, guard_drift_limit, GuardrailLimits().drift.limit,
+          "Perplexity drift above which it is switched off.");
+ABSL_FLAG(double, guard_canary_warning, GuardrailLimits().canary.warning,
+          "Share of planted facts found below which compaction is held back.");
+ABSL_FLAG(double, guard_canary_limit, GuardrailLimits().canary.limit,
+          "Share of planted facts found below which it is switched off.");
 ABSL_FLAG(double, guard_first_token_warning, GuardrailLimits().first_token.warning,
           "Share by which compacted requests wait longer for their first token above which "
           "compaction is held back.");
@@ -46,15 +61,8 @@ ABSL_FLAG(double, guard_memory_warning, GuardrailLimits().memory.warning,
           "Fill of the cache above which nothing keeps the ratio from rising.");
 ABSL_FLAG(double, guard_memory_limit, GuardrailLimits().memory.limit,
           "Fill above which memory is told to have broken a limit.");
-
-ABSL_FLAG(double, guard_drift_warning, GuardrailLimits().drift.warning,
-          "Drift of the perplexity above which compaction is held back.");
-ABSL_FLAG(double, guard_drift_limit, GuardrailLimits().drift.limit,
-          "Drift above which it is switched off.");
-ABSL_FLAG(double, guard_canary_warning, GuardrailLimits().canary.warning,
-          "Share of planted facts found below which compaction is held back.");
-ABSL_FLAG(double, guard_canary_limit, GuardrailLimits().canary.limit,
-          "Share below which it is switched off.");
+ABSL_FLAG(std::string, slo, "",
+          "Objectives that guardrails are bound to, like \"ttft_p99<=500ms, drift<=1% over 30m\".");
 
 ABSL_FLAG(double, probe_share, condense::ProbeOptions().share,
           "Share of requests that may be computed again, uncompressed, to measure the drift.");
@@ -68,6 +76,31 @@ ABSL_FLAG(int32_t, canary_tokens, condense::ProbeOptions().canary_tokens,
 namespace condense {
 namespace {
 
+// A flag that was given the value that it has anyway counts as left out.
+bool IsChanged(const std::string& flag) {
+  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
+  return found != nullptr && found->CurrentValue() != found->DefaultValue();
+}
+
+absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
+  ASSIGN_OR_RETURN(const std::vector<SloTerm> terms, ParseSlo(slo));
+  if (!terms.empty() && !config->guard) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--slo is \"%s\" and --guard is false; --slo must be empty then", slo));
+  }
+  for (const SloTerm& term : terms) {
+    for (const char* edge : {"warning", "limit"}) {
+      const std::string flag = absl::StrFormat("guard_%s_%s", TraitsOf(term.guard).label, edge);
+      if (!IsChanged(flag)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--%s is %s and --slo binds %s; one of them must be left out", flag,
+                          absl::FindCommandLineFlag(flag)->CurrentValue(), SloName(term.guard)));
+    }
+    BindSlo(term, &config->guard_limits);
+  }
+  return absl::OkStatus();
+}
+
 void SetEdges(double warning, double limit, GuardLimit* edges) {
   edges->warning = warning;
   edges->limit = limit;
@@ -75,7 +108,7 @@ void SetEdges(double warning, double limit, GuardLimit* edges) {
 
 }  // namespace
 
-void FillGuard(EngineConfig* config) {
+absl::Status FillGuard(EngineConfig* config) {
   config->guard = absl::GetFlag(FLAGS_guard);
   GuardrailLimits& limits = config->guard_limits;
   limits.evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
@@ -92,18 +125,19 @@ void FillGuard(EngineConfig* config) {
            &limits.merge_latency);
   SetEdges(absl::GetFlag(FLAGS_guard_memory_fluctuation_warning),
            absl::GetFlag(FLAGS_guard_memory_fluctuation_limit), &limits.memory_fluctuation);
-  SetEdges(absl::GetFlag(FLAGS_guard_first_token_warning),
-           absl::GetFlag(FLAGS_guard_first_token_limit), &limits.first_token);
-  SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
-           &limits.memory);
   SetEdges(absl::GetFlag(FLAGS_guard_drift_warning), absl::GetFlag(FLAGS_guard_drift_limit),
            &limits.drift);
   SetEdges(absl::GetFlag(FLAGS_guard_canary_warning), absl::GetFlag(FLAGS_guard_canary_limit),
            &limits.canary);
+  SetEdges(absl::GetFlag(FLAGS_guard_first_token_warning),
+           absl::GetFlag(FLAGS_guard_first_token_limit), &limits.first_token);
+  SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
+           &limits.memory);
   config->probes = {.share = absl::GetFlag(FLAGS_probe_share),
                     .step_share = absl::GetFlag(FLAGS_probe_step_share),
                     .canary_interval = absl::GetFlag(FLAGS_canary_interval),
                     .canary_tokens = absl::GetFlag(FLAGS_canary_tokens)};
+  return BindObjectives(absl::GetFlag(FLAGS_slo), config);
 }
 
 }  // namespace condense

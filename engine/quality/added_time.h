@@ -13,7 +13,7 @@ namespace condense {
 
 // One step that ran tokens. Times are not negative.
 struct AddedStep {
-  absl::Duration thread_time;  // of the engine thread, for compaction
+  absl::Duration thread_time;  // CPU time of the engine thread, for compaction
   absl::Duration owed;         // by the worker: taken beyond its allowance and not yet paid back
   bool cycle_end = false;      // the last step of a cycle
 };

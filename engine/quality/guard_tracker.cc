@@ -25,7 +25,8 @@ void GuardTracker::Reset() {
 }
 
 std::optional<double> GuardTracker::Doubted(const std::optional<Reading>& reading) const {
-  if (!reading.has_value() || reading->samples < limit_.min_samples) return std::nullopt;
+  if (!limit_.bound || !reading.has_value()) return std::nullopt;
+  if (reading->samples < limit_.min_samples) return std::nullopt;
   const std::optional<double>& bound = traits_->is_ceiling ? reading->lower : reading->upper;
   if (traits_->needs_bound && !bound.has_value()) return std::nullopt;
   const double doubted = bound.value_or(reading->value);

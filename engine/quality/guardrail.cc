@@ -99,6 +99,7 @@ const GuardrailDecision& Guardrail::Evaluate(const Readings& readings, absl::Tim
     trackers_[static_cast<size_t>(i)].Observe(readings[static_cast<Guard>(i)], now);
   }
   if (!decision_.forced) Step(now);
+  Raise();
   SetOutputs();
   return decision_;
 }
@@ -137,7 +138,10 @@ std::optional<Guard> Guardrail::Highest(GuardLevel at_least) const {
   std::optional<Guard> highest;
   for (int i = 0; i < kNumGuards; ++i) {
     const Guard guard = static_cast<Guard>(i);
-    if (TraitsOf(guard).effect == GuardEffect::kMemory || level(guard) < at_least) continue;
+    const GuardTraits& traits = TraitsOf(guard);
+    if (traits.effect == GuardEffect::kMemory || level(guard) < at_least) continue;
+    // Requests may be waiting for room, which only compaction makes.
+    if (traits.yields_to_memory && level(Guard::kMemory) != GuardLevel::kClear) continue;
     if (!highest.has_value() || level(guard) > level(*highest)) highest = guard;
   }
   return highest;
@@ -266,12 +270,14 @@ void Guardrail::Enter(GuardrailMode from, GuardrailMode to, GuardrailReason reas
       if (by_guard) LowerRatio();
       return StartDwell(&holding_, limits_.holding_dwell, by_guard, now);
     case GuardrailMode::kUncompressed:
+      raised_ = 0;
       broken_ = std::nullopt;
       return StartDwell(&uncompressed_, limits_.uncompressed_dwell, by_guard, now);
     case GuardrailMode::kProbation:
       for (GuardTracker& tracker : trackers_) tracker.Reset();
       decision_.evidence_from = now;
       notches_ = std::max(notches_, std::min(1, limits_.max_notches));
+      raised_ = 0;
       stage_ = stage_windows_ = 0;
       stage_time_ = now;
       return;
@@ -292,21 +298,37 @@ void Guardrail::StartDwell(Dwell* dwell, absl::Duration shortest, bool by_guard,
   decision_.dwell = dwell->current;
 }
 
+bool Guardrail::MayRise() const {
+  return decision_.mode == GuardrailMode::kCompacting &&
+         level(Guard::kMemory) >= GuardLevel::kWarning && !QualityWarns();
+}
+
+// One notch per window, up and down. A ratio that was lowered rises back to its target only: beyond
+// it quality has just been bad.
+void Guardrail::Raise() {
+  if (QualityWarns()) {
+    raised_ = 0;
+  } else if (MayRise()) {
+    ++raised_;
+  } else if (level(Guard::kMemory) == GuardLevel::kClear) {
+    raised_ = std::max(raised_ - 1, 0);
+  }
+  raised_ = std::min(raised_, notches_ > 0 ? notches_ : limits_.max_raised);
+}
+
 void Guardrail::SetOutputs() {
   const GuardrailMode mode = decision_.mode;
   const bool probation = mode == GuardrailMode::kProbation;
-  const bool compacting = mode == GuardrailMode::kCompacting;
   // In probation a warning holds back jobs, as it would while compacting.
   const bool warns = !decision_.forced && Highest(GuardLevel::kWarning).has_value();
-  decision_.new_jobs = compacting || (probation && !warns);
+  decision_.new_jobs = mode == GuardrailMode::kCompacting || (probation && !warns);
   decision_.compacted_share = mode == GuardrailMode::kUncompressed ? 0 : 1;
   if (probation) {
     decision_.compacted_share =
         stage_ == 0 ? limits_.first_probation_share : limits_.second_probation_share;
   }
-  decision_.ratio_notches = notches_;
-  decision_.ratio_may_rise =
-      compacting && level(Guard::kMemory) >= GuardLevel::kWarning && !QualityWarns();
+  decision_.ratio_notches = notches_ - raised_;
+  decision_.ratio_may_rise = MayRise();
 }
 
 }  // namespace condense

@@ -49,9 +49,9 @@ struct GuardrailDecision {
   absl::Time evidence_from;  // readings must be of what was measured from here on
 
   bool forced = false;
-  bool new_jobs = true;         // compaction may begin jobs
-  double compacted_share = 1;   // of new requests; the others are uncompressed
-  int32_t ratio_notches = 0;    // by which the ratio of compaction is lowered
+  bool new_jobs = true;        // compaction may begin jobs
+  double compacted_share = 1;  // of new requests; the others are uncompressed
+  int32_t ratio_notches = 0;   // by which the ratio is lowered and formats widen; < 0: it is raised
   bool ratio_may_rise = false;  // up to the quality floor: memory is near its limit, quality is not
 };
 
@@ -119,6 +119,8 @@ class Guardrail {
   void Enter(GuardrailMode from, GuardrailMode to, GuardrailReason reason, absl::Time now);
   void StartDwell(Dwell* dwell, absl::Duration shortest, bool by_guard, absl::Time now);
   void LowerRatio() { notches_ = std::min(notches_ + 1, limits_.max_notches); }
+  bool MayRise() const;
+  void Raise();
   void SetOutputs();
 
   GuardrailLimits limits_;
@@ -131,7 +133,8 @@ class Guardrail {
   absl::Time latest_;
   Dwell holding_;
   Dwell uncompressed_;
-  int32_t notches_ = 0;
+  int32_t notches_ = 0;          // by which quality, or a probation, lowers the ratio
+  int32_t raised_ = 0;           // by which memory raises it
   absl::Time notch_time_;        // when the ratio may last have had a reason to stay low
   int32_t quality_windows_ = 0;  // of quality warning while holding, since the last notch
   std::optional<Guard> broken_;  // why uncompressed: what probation must see again

@@ -17,6 +17,8 @@ constexpr bool kCeiling = true;
 constexpr bool kFloor = false;
 constexpr bool kNeedsBound = true;
 constexpr bool kIsShare = true;
+constexpr bool kIsTime = true;
+constexpr bool kYieldsToMemory = true;
 
 // In the order of Guard.
 constexpr std::array<GuardTraits, kNumGuards> kTraits = {{
@@ -24,7 +26,7 @@ constexpr std::array<GuardTraits, kNumGuards> kTraits = {{
     {"hit_ratio_tail", "5th percentile of the hit ratio", &L::hit_ratio_tail, E::kQuality, kFloor,
      false, kIsShare, 1, ""},
     {"merge_latency", "merge latency", &L::merge_latency, E::kLatency, kCeiling, false, false, 1e3,
-     " ms"},
+     " ms", kIsTime},
     {"memory_fluctuation", "memory fluctuation", &L::memory_fluctuation, E::kStability, kCeiling,
      false, false, 100, "%"},
     {"drift", "perplexity drift", &L::drift, E::kQuality, kCeiling, kNeedsBound, false, 100, "%"},
@@ -32,6 +34,10 @@ constexpr std::array<GuardTraits, kNumGuards> kTraits = {{
     {"first_token", "first-token latency increase", &L::first_token, E::kLatency, kCeiling, false,
      false, 100, "%"},
     {"memory", "memory use", &L::memory, E::kMemory, kCeiling, false, kIsShare, 100, "%"},
+    {"ttft", "time to first token", &L::ttft, E::kLatency, kCeiling, false, false, 1e3, " ms",
+     kIsTime, kYieldsToMemory},
+    {"inter_token", "time between tokens", &L::inter_token, E::kLatency, kCeiling, false, false,
+     1e3, " ms", kIsTime, kYieldsToMemory},
 }};
 
 template <typename T>
@@ -51,6 +57,7 @@ absl::Status CheckDuration(const std::string& field, absl::Duration value, absl:
 }
 
 absl::Status CheckGuard(const GuardTraits& traits, const GuardLimit& limit, double hysteresis) {
+  if (!limit.bound) return absl::OkStatus();
   const std::string label = traits.label;
   const double most = traits.is_share ? 1.0 : 1e6;
   RETURN_IF_ERROR(CheckRange(label + "_warning", limit.warning, 0, most));
@@ -80,6 +87,7 @@ absl::Status CheckCounts(const GuardrailLimits& l) {
   RETURN_IF_ERROR(CheckRange("clear_windows", l.clear_windows, 1, 1000));
   RETURN_IF_ERROR(CheckRange("probation_windows", l.probation_windows, 0, 1000));
   RETURN_IF_ERROR(CheckRange("max_notches", l.max_notches, 0, 100));
+  RETURN_IF_ERROR(CheckRange("max_raised", l.max_raised, 0, 100));
   RETURN_IF_ERROR(CheckRange("widen_windows", l.widen_windows, 1, 1000));
   RETURN_IF_ERROR(CheckRange("confidence", l.confidence, 0.5, 0.9999));
   RETURN_IF_ERROR(CheckRange("first_probation_share", l.first_probation_share, 0.001, 1));

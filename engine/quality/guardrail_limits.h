@@ -18,6 +18,7 @@ struct GuardLimit {
   double limit = 0;
   int64_t min_samples = 1;  // a reading of fewer is none
   absl::Duration window;    // over which the reading is to be taken
+  bool bound = true;        // false: there is no limit; nothing is read and nothing judged
 };
 
 struct GuardrailLimits {
@@ -29,6 +30,9 @@ struct GuardrailLimits {
   GuardLimit canary{0.95, 0.90, 5, absl::Hours(1)};
   GuardLimit first_token{0.07, 0.15, 20, absl::Minutes(5)};
   GuardLimit memory{0.90, 1.00, 1, absl::Seconds(10)};
+  // What a latency may be only an operator knows: by an SLO.
+  GuardLimit ttft{.min_samples = 100, .window = absl::Minutes(5), .bound = false};
+  GuardLimit inter_token{.min_samples = 100, .window = absl::Minutes(1), .bound = false};
 
   double confidence = 0.99;  // of the one-sided bounds that readings carry
   // A level ends where the value is this share of (limit - warning) on the safe side of its edge.
@@ -54,11 +58,12 @@ struct GuardrailLimits {
   int32_t probation_windows = 3;  // with data of the guardrail that broke, in each stage
 
   int32_t max_notches = 3;    // by which the ratio is lowered at most
+  int32_t max_raised = 4;     // by which it is raised at most
   int32_t widen_windows = 6;  // of a lasting quality warning, until the next notch
   absl::Duration restore_after = absl::Minutes(10);  // of compacting without a warning, per notch
 };
 
-// INVALID_ARGUMENT naming field, value and limit.
+// INVALID_ARGUMENT naming field, value and limit. What is not bound is valid.
 absl::Status Validate(const GuardrailLimits& limits);
 
 // What a guardrail may do.
@@ -79,6 +84,8 @@ struct GuardTraits {
   bool is_share;      // limits are in [0, 1]
   double unit_scale;  // from the value to what texts show
   const char* unit;
+  bool is_time = false;           // limits are seconds
+  bool yields_to_memory = false;  // counts only while memory is clear of its warning
 };
 const GuardTraits& TraitsOf(Guard guard);
 

@@ -23,8 +23,10 @@ enum class Guard : uint8_t {
   kCanary,             // recall of planted facts, relative to the full cache
   kFirstToken,         // time to first token, compacted over uncompressed, - 1
   kMemory,             // peak use of the arena, a share of 1
+  kTtft,               // seconds to the first token, 99th percentile of all requests
+  kInterToken,         // seconds between two tokens of a request, 99th percentile
 };
-inline constexpr int kNumGuards = 8;
+inline constexpr int kNumGuards = 10;
 
 // A number and how sure it is. One-sided bounds with GuardrailLimits::confidence, where known.
 struct Reading {

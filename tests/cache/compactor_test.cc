@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -272,12 +273,44 @@ TEST_F(CompactorTest, TargetsKeepToTheRatioWhileTheTailIsLongest) {
 TEST_F(CompactorTest, NotchesLowerTheTargetsOfRunningSequences) {
   Make({}, 8);
   Start(MakeCompression("balanced", "random", 5.0).value(), 4096 + 64);
-  compactor_->set_ratio_notches(1);
+  compactor_->set_notches(1);
   Turn();
   const std::vector<CompactionJob> jobs = Work(0.5);
   ASSERT_EQ(jobs.size(), 2u);
   const double block = static_cast<double>(KvBlockBytes(KvFormat::kK16V16, {64, kB}));
   EXPECT_NEAR(jobs[0].params.target_bytes, (130 / 4.0 - 1 - 5) * block, 1e-6 * block);
+}
+
+TEST_F(CompactorTest, NotchesRaiseTheTargetsOfRunningSequencesUpToTwiceTheirOwn) {
+  for (const auto& [notches, urgent, ratio] :
+       {std::tuple{-1, false, 5.0}, {-100, false, 8.0}, {-1, true, 7.5}, {-100, true, 8.0}}) {
+    Make({}, 8);
+    Start(MakeCompression("balanced", "random", 4.0).value(), 4096 + 64);
+    compactor_->set_notches(notches);
+    Turn(urgent);
+    const std::vector<CompactionJob> jobs = Work(0.5);
+    ASSERT_EQ(jobs.size(), 2u);
+    const double block = static_cast<double>(KvBlockBytes(KvFormat::kK16V16, {64, kB}));
+    // No range gives more than what makes 60% of its own share.
+    const double bytes = std::max(130 / ratio - 1 - 5, 0.6 * 127 / ratio) * block;
+    EXPECT_NEAR(jobs[0].params.target_bytes, bytes, 1e-6 * block) << notches << urgent;
+    TearDown();
+    kv_.reset();
+  }
+}
+
+TEST_F(CompactorTest, NotchesWidenTheFormatsOfRunningSequences) {
+  Make({}, 8);
+  Start(MakeCompression("light").value(), 4096);
+  for (const auto& [notches, format] :
+       {std::pair{2, KvFormat::kK6V4}, {3, KvFormat::kK8V8}, {0, KvFormat::kK6V4}}) {
+    compactor_->set_notches(notches);
+    Turn();
+    const std::vector<CompactionJob> jobs = Work(1.0);
+    ASSERT_EQ(jobs.size(), 2u);
+    EXPECT_EQ(jobs[0].destinations[0].format, format) << notches;
+    Append(512);
+  }
 }
 
 TEST_F(CompactorTest, UnitsShareOneCosineAndNotTheirBytes) {

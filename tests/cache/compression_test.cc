@@ -125,14 +125,5 @@ TEST(CompressionTest, RefusesNamingFieldValueAndWhatIsAllowed) {
               AllOf(HasSubstr("compression.ratio is 2"), HasSubstr("\"off\"")));
 }
 
-TEST(CompressionTest, NotchesLowerARatioToWhatEightBitsReach) {
-  EXPECT_EQ(LoweredRatio(4.35, 0), 4.35);
-  EXPECT_DOUBLE_EQ(LoweredRatio(5.0, 1), 4.0);
-  EXPECT_DOUBLE_EQ(LoweredRatio(5.0, 2), 3.2);
-  EXPECT_EQ(LoweredRatio(4.35, 100), 1.9);
-  EXPECT_EQ(LoweredRatio(2.0, 1), 1.9);
-  for (const double ratio : {1.0, 1.5, 1.9}) EXPECT_EQ(LoweredRatio(ratio, 3), ratio);
-}
-
 }  // namespace
 }  // namespace condense

@@ -519,6 +519,10 @@ def condensed(*flags):
     (["--model=x", "--guard_evaluation_window=1ms"], "guard_evaluation_window is 1ms, must be at least 100ms"),
     (["--model=x", "--guard_hit_ratio_limit=0.96"], "guard_hit_ratio_warning is 0.95, must be above the limit 0.96"),
     (["--model=x", "--guard", "--compaction=false", "--preset=off"], "guard is true"),
+    (["--model=x", "--guard", "--slo=drift>=1%"], 'slo term "drift>=1%": its sign is ">=", must be "<="'),
+    (["--model=x", "--guard=false", "--slo=drift<=1%"], "--guard is false; --slo must be empty then"),
+    (["--model=x", "--guard", "--slo=drift<=1%", "--guard_drift_limit=0.03"],
+     "--guard_drift_limit is 0.03 and --slo binds drift; one of them must be left out"),
     (["--model=x", "argument"], "argument"),
     ([], "--model"),
 ])

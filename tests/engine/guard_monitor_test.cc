@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/quality/slo.h"
+
 namespace condense {
 namespace {
 
@@ -63,6 +65,7 @@ class GuardMonitorTest : public ::testing::Test {
     Steps(absl::Microseconds(100));
     Cycle(0);
     FirstTokens(0.0);
+    monitor_.ObserveNextToken(absl::Seconds(1), now_);
   }
 
   GuardrailMode mode() const { return monitor_.decision().mode; }
@@ -193,6 +196,26 @@ TEST_F(GuardMonitorTest, FirstTokenOnlyHolds) {
   EXPECT_EQ(mode(), kHolding);
 }
 
+TEST_F(GuardMonitorTest, LatenciesOfAllRequestsAreReadWhereTheyAreBound) {
+  GuardrailLimits limits;
+  BindSlo({.guard = Guard::kTtft, .limit = 2.0, .window = absl::Minutes(1)}, &limits);
+  BindSlo({.guard = Guard::kInterToken, .limit = 0.1}, &limits);
+  GuardMonitor monitor(limits, now_);
+  for (int i = 1; i <= 1000; ++i) {
+    monitor.ObserveFirstToken(i % 2 == 0, 100, absl::Milliseconds(i), now_);
+    monitor.ObserveNextToken(absl::Microseconds(50 * i), now_);
+  }
+  monitor.Evaluate(now_ + absl::Seconds(10));
+  ASSERT_TRUE(monitor.readings()[Guard::kTtft].has_value());
+  EXPECT_NEAR(monitor.readings()[Guard::kTtft]->value, 0.99, 0.04);
+  EXPECT_EQ(monitor.readings()[Guard::kTtft]->samples, 1000);
+  EXPECT_NEAR(monitor.readings()[Guard::kInterToken]->value, 0.0495, 0.002);
+  // Each over its own window, 1 min both.
+  monitor.Evaluate(now_ + absl::Seconds(80));
+  EXPECT_FALSE(monitor.readings()[Guard::kTtft].has_value());
+  EXPECT_FALSE(monitor.readings()[Guard::kInterToken].has_value());
+}
+
 TEST_F(GuardMonitorTest, FirstTokensOfOneKindSayNothing) {
   Run(20, [&] {
     for (int i = 0; i < 50; ++i) monitor_.ObserveFirstToken(true, 100, absl::Seconds(9), now_);
@@ -231,7 +254,7 @@ TEST_F(GuardMonitorTest, TooFewUnitsDecideNothing) {
 }
 
 TEST_F(GuardMonitorTest, WindowsEnd) {
-  Run(2, [&] { Everything(0.1); });
+  Run(2, [&] { Everything(1.0); });
   EXPECT_EQ(CountReadings(), 6);
   Silence(13);
   EXPECT_EQ(CountReadings(), 1);

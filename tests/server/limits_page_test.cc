@@ -92,13 +92,14 @@ TEST_F(LimitsPageTest, EveryFlagOfTheGuardrailsIsARowWithItsDefault) {
     for (const char* prefix : {"guard", "probe_", "canary_"}) {
       if (absl::StartsWith(name, prefix)) flags.insert(std::string(name));
     }
+    if (name == "slo") flags.insert(std::string(name));
   }
   EXPECT_EQ(flags, FlagsOfTable("The guardrails"));
 }
 
 TEST_F(LimitsPageTest, TheFlagsOfTheGuardrailsDefaultToTheirLimits) {
   EngineConfig config;
-  FillGuard(&config);
+  ASSERT_TRUE(FillGuard(&config).ok());
   EXPECT_FALSE(config.guard);
   const GuardrailLimits defaults;
   for (int i = 0; i < kNumGuards; ++i) {

@@ -42,10 +42,22 @@ inline Readings ClearReadings(const GuardrailLimits& limits) {
   return readings;
 }
 
+// What has no limit by default has one.
+inline GuardrailLimits AllBound(GuardrailLimits limits) {
+  for (const Guard guard : AllGuards()) {
+    GuardLimit& limit = limits.*TraitsOf(guard).limit;
+    if (limit.bound) continue;
+    limit.warning = 0.4;
+    limit.limit = 0.5;
+    limit.bound = true;
+  }
+  return limits;
+}
+
 class GuardrailDriver {
  public:
   explicit GuardrailDriver(const GuardrailLimits& limits = {})
-      : limits_(limits), guardrail_(*Guardrail::Make(limits, absl::UnixEpoch())) {}
+      : limits_(AllBound(limits)), guardrail_(*Guardrail::Make(limits_, absl::UnixEpoch())) {}
 
   Guardrail& guardrail() { return guardrail_; }
   const GuardrailLimits& limits() const { return limits_; }

@@ -20,15 +20,22 @@ TEST(GuardrailLimitsTest, DefaultsAreTheDesigns) {
     Guard guard;
     double warning, limit;
   };
-  const Row rows[] = {{Guard::kHitRatio, 0.95, 0.85},     {Guard::kHitRatioTail, 0.80, 0.70},
-                      {Guard::kMergeLatency, 1e-3, 2e-3}, {Guard::kMemoryFluctuation, 0.05, 0.1},
-                      {Guard::kDrift, 0.01, 0.02},        {Guard::kCanary, 0.95, 0.90},
-                      {Guard::kFirstToken, 0.07, 0.15},   {Guard::kMemory, 0.9, 1}};
+  const Row rows[] = {{Guard::kHitRatio, 0.95, 0.85},
+                      {Guard::kHitRatioTail, 0.80, 0.70},
+                      {Guard::kMergeLatency, 1e-3, 2e-3},
+                      {Guard::kMemoryFluctuation, 0.05, 0.1},
+                      {Guard::kDrift, 0.01, 0.02},
+                      {Guard::kCanary, 0.95, 0.90},
+                      {Guard::kFirstToken, 0.07, 0.15},
+                      {Guard::kMemory, 0.9, 1},
+                      {Guard::kTtft, 0, 0},
+                      {Guard::kInterToken, 0, 0}};
   ASSERT_EQ(std::size(rows), AllGuards().size());
   for (const Row& row : rows) {
     const GuardLimit& limit = limits.*TraitsOf(row.guard).limit;
     EXPECT_EQ(limit.warning, row.warning) << TraitsOf(row.guard).label;
     EXPECT_EQ(limit.limit, row.limit) << TraitsOf(row.guard).label;
+    EXPECT_EQ(limit.bound, row.limit > 0) << TraitsOf(row.guard).label;
   }
   EXPECT_EQ(limits.uncompressed_dwell, absl::Seconds(60));
   EXPECT_EQ(limits.first_probation_share, 0.10);
@@ -53,6 +60,7 @@ TEST(GuardrailLimitsTest, WhatCannotBeIsRefusedByName) {
        "merge_latency_window is 0"},
       {[](auto* l) { l->merge_latency.limit = 0.1; }, "hysteresis is 0.1, must be at most 0.0101"},
       {[](auto* l) { l->hit_ratio.warning = 0.995; }, "for hit_ratio"},
+      {[](auto* l) { l->ttft.bound = true; }, "ttft_warning is 0, must be below the limit 0"},
       {[](auto* l) { l->hysteresis = -1; }, "hysteresis is -1"},
       {[](auto* l) { l->confidence = 1; }, "confidence is 1"},
       {[](auto* l) { l->warning_windows = 0; }, "warning_windows is 0"},
@@ -60,6 +68,7 @@ TEST(GuardrailLimitsTest, WhatCannotBeIsRefusedByName) {
       {[](auto* l) { l->clear_windows = 0; }, "clear_windows is 0"},
       {[](auto* l) { l->probation_windows = -1; }, "probation_windows is -1"},
       {[](auto* l) { l->max_notches = -1; }, "max_notches is -1"},
+      {[](auto* l) { l->max_raised = -1; }, "max_raised is -1"},
       {[](auto* l) { l->widen_windows = 0; }, "widen_windows is 0"},
       {[](auto* l) { l->first_probation_share = 0; }, "first_probation_share is 0"},
       {[](auto* l) { l->second_probation_share = 0.05; },

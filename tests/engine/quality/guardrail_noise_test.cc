@@ -227,7 +227,7 @@ void ExpectOutputsFit(const GuardrailDriver& driver) {
   if (d.mode != GuardrailMode::kProbation) {
     ASSERT_EQ(d.new_jobs, d.mode == GuardrailMode::kCompacting);
   }
-  ASSERT_GE(d.ratio_notches, d.mode == GuardrailMode::kProbation ? 1 : 0);
+  ASSERT_GE(d.ratio_notches, d.mode == GuardrailMode::kProbation ? 1 : -driver.limits().max_raised);
   ASSERT_LE(d.ratio_notches, driver.limits().max_notches);
   ASSERT_LE(d.dwell, driver.limits().max_dwell);
   ASSERT_FALSE(d.text.empty());

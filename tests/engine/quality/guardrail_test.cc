@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "tests/engine/quality/guardrail_driver.h"
 
@@ -243,7 +244,8 @@ TEST(GuardrailTest, TooFewSamplesAndImpossibleNumbersAreNoData) {
 }
 
 TEST(GuardrailTest, LatencyOnlyEverHolds) {
-  for (const Guard guard : {Guard::kMergeLatency, Guard::kFirstToken}) {
+  for (const Guard guard :
+       {Guard::kMergeLatency, Guard::kFirstToken, Guard::kTtft, Guard::kInterToken}) {
     GuardrailDriver driver;
     Readings readings = driver.Clear();
     readings[guard] = Reading{.value = 1e3, .samples = 100000, .lower = 1e3, .upper = 1e3};
@@ -252,6 +254,31 @@ TEST(GuardrailTest, LatencyOnlyEverHolds) {
     EXPECT_EQ(driver.guardrail().num_transitions(), 1);
     EXPECT_EQ(driver.decision().ratio_notches, 1);  // it is not quality that suffers
   }
+}
+
+TEST(GuardrailTest, WhereMemoryIsShortALatencyOfAllRequestsHoldsNothing) {
+  for (const Guard guard : {Guard::kTtft, Guard::kInterToken}) {
+    GuardrailDriver driver;
+    const Readings full = driver.With(Guard::kMemory, kWarning);
+    driver.Run(10, driver.With(full, guard, kWarning));
+    EXPECT_EQ(driver.mode(), kCompacting) << TraitsOf(guard).label;
+    EXPECT_EQ(driver.guardrail().level(guard), kWarning);
+    driver.Run(3, driver.With(guard, kWarning));
+    EXPECT_EQ(driver.mode(), kHolding);
+    // And room is made again where it runs short.
+    driver.Run(3, driver.With(full, guard, kWarning));
+    EXPECT_EQ(driver.mode(), kCompacting);
+  }
+}
+
+TEST(GuardrailTest, WhatIsNotBoundIsNotJudged) {
+  Guardrail guardrail = *Guardrail::Make({}, absl::UnixEpoch());
+  Readings readings;
+  readings[Guard::kTtft] = readings[Guard::kInterToken] = Reading{.value = 1e3, .samples = 10000};
+  for (int window = 1; window <= 100; ++window) {
+    guardrail.Evaluate(readings, absl::UnixEpoch() + window * absl::Seconds(10));
+  }
+  EXPECT_EQ(guardrail.num_transitions(), 0);
 }
 
 TEST(GuardrailTest, MemoryLetsTheRatioRiseWhileQualityIsClear) {
@@ -281,6 +308,70 @@ TEST(GuardrailTest, NotEvenAForcedModeLetsTheRatioRiseWhileQualityWarns) {
   Readings readings = driver.With(Guard::kMemory, kBroken);
   driver.Run(10, driver.With(readings, Guard::kCanary, kWarning));
   EXPECT_FALSE(driver.decision().ratio_may_rise);
+}
+
+// Windows of one kind after the other, and the notches after them.
+struct Spell {
+  GuardLevel memory;
+  GuardLevel hit_ratio;
+  int windows;
+  int32_t notches;
+};
+
+TEST(GuardrailTest, MemoryRaisesTheRatioByANotchPerWindowAndGivesItBack) {
+  // A level takes three windows to begin or to end.
+  const std::vector<std::vector<Spell>> tables = {
+      {{kWarning, kClear, 2, 0},
+       {kWarning, kClear, 1, -1},
+       {kWarning, kClear, 2, -3},
+       {kWarning, kClear, 50, -4},  // and no further
+       {kClear, kClear, 2, -4},
+       {kClear, kClear, 1, -3},
+       {kClear, kClear, 2, -1},
+       {kClear, kClear, 50, 0}},
+      // Beyond its limit it is memory all the same.
+      {{kBroken, kClear, 4, -2}},
+      // Quality takes it back at once, and more.
+      {{kBroken, kClear, 6, -4},
+       {kBroken, kWarning, 2, -4},
+       {kBroken, kWarning, 1, 1},
+       {kBroken, kWarning, 6, 2},
+       // It was lowered for quality: it rises to its target, not beyond.
+       {kBroken, kClear, 3, 1},
+       {kBroken, kClear, 1, 0},
+       {kBroken, kClear, 20, 0}},
+      {{kClear, kWarning, 3, 1}, {kBroken, kWarning, 3, 1}, {kClear, kClear, 3, 1}},
+  };
+  for (const std::vector<Spell>& table : tables) {
+    GuardrailDriver driver;
+    for (const Spell& spell : table) {
+      const Readings readings = driver.With(Guard::kMemory, spell.memory);
+      driver.Run(spell.windows, driver.With(readings, Guard::kHitRatio, spell.hit_ratio));
+      EXPECT_EQ(driver.decision().ratio_notches, spell.notches)
+          << &table - tables.data() << " " << &spell - table.data();
+    }
+  }
+}
+
+TEST(GuardrailTest, WhileLatencyHoldsTheRatioRisesNoFurtherThanItsTarget) {
+  GuardrailDriver driver;
+  const Readings full = driver.With(Guard::kMemory, kBroken);
+  driver.Run(10, full);
+  ASSERT_EQ(driver.decision().ratio_notches, -4);
+  driver.Run(10, driver.With(full, Guard::kFirstToken, kWarning));
+  ASSERT_EQ(driver.mode(), kHolding);
+  EXPECT_EQ(driver.decision().ratio_notches, 0);
+}
+
+TEST(GuardrailTest, NoRaisedRatioOutlivesAFallback) {
+  GuardrailDriver driver;
+  driver.Run(10, driver.With(Guard::kMemory, kBroken));
+  driver.Run(4,
+             driver.With(driver.With(Guard::kMemory, kBroken), Guard::kMemoryFluctuation, kBroken));
+  ASSERT_EQ(driver.mode(), kUncompressed);
+  EXPECT_EQ(driver.decision().ratio_notches, 1);
+  ASSERT_GT(driver.RunUntil(kProbation, 100, Readings()), 0);
+  EXPECT_EQ(driver.decision().ratio_notches, 1);
 }
 
 TEST(GuardrailTest, ALastingQualityWarningLowersTheRatioStepByStep) {
