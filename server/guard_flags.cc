@@ -12,7 +12,7 @@
 
 using condense::GuardrailLimits;
 
-ABSL_FLAG(bool, guard, false,
+ABSL_FLAG(bool, guard, true,
           "Measure what compaction costs, and hold it back or switch it off where a guardrail says "
           "so.");
 ABSL_FLAG(absl::Duration, guard_evaluation_window, GuardrailLimits().evaluation_window,
@@ -86,7 +86,8 @@ absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
   ASSIGN_OR_RETURN(const std::vector<SloTerm> terms, ParseSlo(slo));
   if (!terms.empty() && !config->guard) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--slo is \"%s\" and --guard is false; --slo must be empty then", slo));
+        absl::StrFormat("--slo is \"%s\", but nothing is guarded: it needs --guard and --compaction",
+                        slo));
   }
   for (const SloTerm& term : terms) {
     for (const char* edge : {"warning", "limit"}) {
@@ -109,7 +110,8 @@ void SetEdges(double warning, double limit, GuardLimit* edges) {
 }  // namespace
 
 absl::Status FillGuard(EngineConfig* config) {
-  config->guard = absl::GetFlag(FLAGS_guard);
+  const bool compacts = config->compaction.enabled || config->compression.active();
+  config->guard = absl::GetFlag(FLAGS_guard) && compacts;
   GuardrailLimits& limits = config->guard_limits;
   limits.evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
   limits.holding_dwell = absl::GetFlag(FLAGS_guard_holding_dwell);

@@ -15,7 +15,7 @@ struct ProbeOptions {
   double step_share =
       0.02;  // of the time of steps that requests run in; an idle engine has no limit
   absl::Duration canary_interval = absl::Minutes(2);  // 0: no canaries
-  int32_t canary_tokens = 1024;                       // of a canary's prompt
+  int32_t canary_tokens = 768;                        // of a canary's prompt
 
   // INVALID_ARGUMENT naming the field, its value and its limits.
   absl::Status Validate() const;

@@ -136,7 +136,7 @@ std::unique_ptr<Sequence> Prober::NextDrift() {
   return nullptr;
 }
 
-bool Prober::CanaryMayRun() const {
+bool Prober::CompactionMayRun() const {
   const GuardrailMode mode = parts_.guard->mode();
   const bool compacts = mode == GuardrailMode::kCompacting || mode == GuardrailMode::kProbation;
   return options_.canary_interval > absl::ZeroDuration() && compacts && !parts_.control->paused() &&
@@ -144,13 +144,16 @@ bool Prober::CanaryMayRun() const {
 }
 
 std::unique_ptr<Sequence> Prober::NextCanary() {
-  if (CompactionGuard::Now() < canary_due_ || !CanaryMayRun()) return nullptr;
+  if (CompactionGuard::Now() < canary_due_ || !CompactionMayRun()) return nullptr;
   if (!known_.empty()) {
     running_ = Kind::kCanary;
     return MakeSequence(text_.prompt, text_.forced, parts_.control->Default());
   }
+  // A server that nobody uses has nothing to learn, and a machine to leave alone.
+  if (!has_traffic_) return nullptr;
   text_ = MakeCanaryText(*parts_.tokenizer, options_.canary_tokens, ++canaries_);
   canary_since_ = CompactionGuard::Now();
+  has_traffic_ = false;
   if (static_cast<int64_t>(text_.prompt.size() + text_.forced.size()) > parts_.max_request_tokens) {
     Count(ProbeKind::kCanary, ProbeOutcome::kUnavailable);
     ScheduleCanary();
@@ -263,6 +266,7 @@ void Prober::Count(ProbeKind kind, ProbeOutcome outcome) {
 void Prober::StepTook(absl::Duration time, const StepPlan& plan) {
   const absl::Duration before = budget_.spent();
   budget_.Stepped(time, plan.num_tokens, plan.background_tokens());
+  has_traffic_ = has_traffic_ || plan.HasRequests();
   if (parts_.metrics == nullptr) return;
   parts_.metrics->probes_pending.Set(static_cast<double>(pending_.size()) +
                                      (active_.has_value() ? 1.0 : 0.0));
@@ -272,7 +276,9 @@ void Prober::StepTook(absl::Duration time, const StepPlan& plan) {
 
 absl::Duration Prober::UntilNext() const {
   if (!pending_.empty()) return absl::ZeroDuration();
-  if (options_.canary_interval == absl::ZeroDuration()) return absl::InfiniteDuration();
+  if (options_.canary_interval == absl::ZeroDuration() || !has_traffic_) {
+    return absl::InfiniteDuration();
+  }
   return std::max(kShortestWait, canary_due_ - CompactionGuard::Now());
 }
 

@@ -69,7 +69,8 @@ class Prober {
                                          Compression compression);
   std::unique_ptr<Sequence> NextDrift();
   std::unique_ptr<Sequence> NextCanary();
-  bool CanaryMayRun() const;
+  // The mode lets what a canary is about happen.
+  bool CompactionMayRun() const;
   void FinishDrift(const TokenRecord& reference);
   void FinishReference(const TokenRecord& reference);
   void FinishCanary(const Sequence& sequence);
@@ -88,6 +89,7 @@ class Prober {
   Kind running_ = Kind::kDrift;  // what the background sequence is
   std::optional<Pending> active_;
   absl::Time canary_due_;
+  bool has_traffic_ = false;  // requests ran since the last canary began
   uint64_t canaries_ = 0;
   CanaryText text_;
   std::vector<bool> known_;  // by the uncompressed cache; empty: not asked

@@ -162,7 +162,8 @@ def test_the_canary_sees_the_loss_of_facts_that_drift_does_not():
     with Guarded(DEMO_MODEL, *flags, *QUICK, *UNTIMED) as server:
         receipt = server.ask_text(PROSE, 120)
         assert receipt.swaps_accepted > 0
-        server.wait_for("uncompressed", 240)
+        # Without any traffic there are no canaries.
+        server.wait_for("uncompressed", 240, lambda: server.ask_text("Once upon a time", 4))
         assert "canary" in server.state().mode_reason
         assert server.value('condense_guard_reading{guard="canary"') < 0.9
         # The same cache as drift, hit ratio and their limits see it.

@@ -100,7 +100,10 @@ TEST_F(LimitsPageTest, EveryFlagOfTheGuardrailsIsARowWithItsDefault) {
 TEST_F(LimitsPageTest, TheFlagsOfTheGuardrailsDefaultToTheirLimits) {
   EngineConfig config;
   ASSERT_TRUE(FillGuard(&config).ok());
-  EXPECT_FALSE(config.guard);
+  EXPECT_FALSE(config.guard);  // nothing is compacted
+  config.compaction.enabled = true;
+  ASSERT_TRUE(FillGuard(&config).ok());
+  EXPECT_TRUE(config.guard);
   const GuardrailLimits defaults;
   for (int i = 0; i < kNumGuards; ++i) {
     const GuardTraits& traits = TraitsOf(static_cast<Guard>(i));

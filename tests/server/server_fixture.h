@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -57,7 +58,9 @@ class ServerTest : public ::testing::Test {
     if (server_ != nullptr) server_->Shutdown();
   }
 
-  void Start(EngineConfig config = {}, ServerOptions options = {}) {
+  // `backend`: null for the CPU's, with one thread.
+  void Start(EngineConfig config = {}, ServerOptions options = {},
+             std::unique_ptr<Backend> backend = nullptr) {
     config.model_path = CONDENSE_TEST_DATA "/tiny/llama-f32.gguf";
     config.model_name = "tiny";
     config.backend.num_threads = 1;
@@ -67,7 +70,7 @@ class ServerTest : public ::testing::Test {
       dispatcher_.Notify();
       absl::SleepFor(pause);
     };
-    auto engine = Engine::Make(config, &metrics_);
+    auto engine = Engine::Make(config, &metrics_, std::move(backend));
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     options.listen = "127.0.0.1:0";

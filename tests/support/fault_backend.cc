@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "kernels/base/check.h"
+#include "kernels/base/thread_cpu_time.h"
 
 namespace condense {
 
@@ -88,6 +89,9 @@ absl::Status FaultBackend::EnterWorkerOp(const char* op) {
     absl::SleepFor(absl::Microseconds(100));
   }
   worker_waits_ = false;
+  const std::chrono::nanoseconds until = ThreadCpuTime() + worker_op_takes_.load();
+  while (ThreadCpuTime() < until) {
+  }
   const int64_t index = num_worker_ops_++;
   const int64_t failing = failing_worker_op_;
   if (failing >= 0 && (device_is_lost_ ? index >= failing : index == failing)) {

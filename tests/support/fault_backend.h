@@ -5,6 +5,7 @@
 // a test can fail each of them in turn.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -29,6 +30,8 @@ class FaultBackend final : public Backend {
   // While held, KvRead, KvBuild and KvEvaluate do not begin: their thread waits. Thread-safe.
   void HoldWorkerOps(bool held) { worker_ops_held_ = held; }
   bool worker_waits() const { return worker_waits_; }
+  // From now on each of them takes so much more of its thread's CPU time. Thread-safe.
+  void SlowWorkerOps(std::chrono::nanoseconds more) { worker_op_takes_ = more; }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
   // Likewise for allocations.
@@ -77,6 +80,7 @@ class FaultBackend final : public Backend {
   std::atomic<int64_t> failing_worker_op_{-1};
   std::atomic<bool> worker_ops_held_{false};
   std::atomic<bool> worker_waits_{false};
+  std::atomic<std::chrono::nanoseconds> worker_op_takes_{std::chrono::nanoseconds(0)};
   std::atomic<int64_t> num_worker_ops_{0};
   int64_t num_ops_ = 0;
   int64_t num_allocations_ = 0;
