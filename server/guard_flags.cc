@@ -85,9 +85,8 @@ bool IsChanged(const std::string& flag) {
 absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
   ASSIGN_OR_RETURN(const std::vector<SloTerm> terms, ParseSlo(slo));
   if (!terms.empty() && !config->guard) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--slo is \"%s\", but nothing is guarded: it needs --guard and --compaction",
-                        slo));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--slo is \"%s\", but nothing is guarded: it needs --guard and --compaction", slo));
   }
   for (const SloTerm& term : terms) {
     for (const char* edge : {"warning", "limit"}) {
