@@ -79,9 +79,9 @@ class CompactionSteps {
   const double hard_limit_;
   SwapTotals totals_;
   AttentionSaving saving_;
-  bool hurried_ = false;       // memory runs out
-  StepTime collecting_;  // of the step at hand; so is the next
-  absl::Duration owed_;  // by the worker, when it began
+  bool hurried_ = false;  // memory runs out
+  StepTime collecting_;   // of the step at hand; so is the next
+  absl::Duration owed_;   // by the worker, when it began
 };
 
 }  // namespace condense
