@@ -145,6 +145,7 @@ void CompactionGuard::Turned(const KvCacheStats& before, const KvCacheStats& aft
   const MemoryStep step{.used_bytes = after.used_bytes,
                         .staging_bytes = after.staging_bytes,
                         .grown_bytes = HeldBytes(before) - held_bytes_,
+                        .arena_bytes = after.arena_bytes,
                         .cycle_end = ++turns_ == cycle_turns_};
   held_bytes_ = HeldBytes(after);
   if (step.cycle_end) turns_ = 0;

@@ -106,34 +106,41 @@ void SetEdges(double warning, double limit, GuardLimit* edges) {
   edges->limit = limit;
 }
 
+void SetTimes(GuardrailLimits* limits) {
+  limits->evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
+  limits->holding_dwell = absl::GetFlag(FLAGS_guard_holding_dwell);
+  limits->uncompressed_dwell = absl::GetFlag(FLAGS_guard_uncompressed_dwell);
+  limits->probation_dwell = absl::GetFlag(FLAGS_guard_probation_dwell);
+  limits->max_dwell = absl::GetFlag(FLAGS_guard_max_dwell);
+}
+
+void SetAllEdges(GuardrailLimits* limits) {
+  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_warning), absl::GetFlag(FLAGS_guard_hit_ratio_limit),
+           &limits->hit_ratio);
+  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_tail_warning),
+           absl::GetFlag(FLAGS_guard_hit_ratio_tail_limit), &limits->hit_ratio_tail);
+  SetEdges(absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_warning)),
+           absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_limit)),
+           &limits->merge_latency);
+  SetEdges(absl::GetFlag(FLAGS_guard_memory_fluctuation_warning),
+           absl::GetFlag(FLAGS_guard_memory_fluctuation_limit), &limits->memory_fluctuation);
+  SetEdges(absl::GetFlag(FLAGS_guard_drift_warning), absl::GetFlag(FLAGS_guard_drift_limit),
+           &limits->drift);
+  SetEdges(absl::GetFlag(FLAGS_guard_canary_warning), absl::GetFlag(FLAGS_guard_canary_limit),
+           &limits->canary);
+  SetEdges(absl::GetFlag(FLAGS_guard_first_token_warning),
+           absl::GetFlag(FLAGS_guard_first_token_limit), &limits->first_token);
+  SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
+           &limits->memory);
+}
+
 }  // namespace
 
 absl::Status FillGuard(EngineConfig* config) {
   const bool compacts = config->compaction.enabled || config->compression.active();
   config->guard = absl::GetFlag(FLAGS_guard) && compacts;
-  GuardrailLimits& limits = config->guard_limits;
-  limits.evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
-  limits.holding_dwell = absl::GetFlag(FLAGS_guard_holding_dwell);
-  limits.uncompressed_dwell = absl::GetFlag(FLAGS_guard_uncompressed_dwell);
-  limits.probation_dwell = absl::GetFlag(FLAGS_guard_probation_dwell);
-  limits.max_dwell = absl::GetFlag(FLAGS_guard_max_dwell);
-  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_warning), absl::GetFlag(FLAGS_guard_hit_ratio_limit),
-           &limits.hit_ratio);
-  SetEdges(absl::GetFlag(FLAGS_guard_hit_ratio_tail_warning),
-           absl::GetFlag(FLAGS_guard_hit_ratio_tail_limit), &limits.hit_ratio_tail);
-  SetEdges(absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_warning)),
-           absl::ToDoubleSeconds(absl::GetFlag(FLAGS_guard_merge_latency_limit)),
-           &limits.merge_latency);
-  SetEdges(absl::GetFlag(FLAGS_guard_memory_fluctuation_warning),
-           absl::GetFlag(FLAGS_guard_memory_fluctuation_limit), &limits.memory_fluctuation);
-  SetEdges(absl::GetFlag(FLAGS_guard_drift_warning), absl::GetFlag(FLAGS_guard_drift_limit),
-           &limits.drift);
-  SetEdges(absl::GetFlag(FLAGS_guard_canary_warning), absl::GetFlag(FLAGS_guard_canary_limit),
-           &limits.canary);
-  SetEdges(absl::GetFlag(FLAGS_guard_first_token_warning),
-           absl::GetFlag(FLAGS_guard_first_token_limit), &limits.first_token);
-  SetEdges(absl::GetFlag(FLAGS_guard_memory_warning), absl::GetFlag(FLAGS_guard_memory_limit),
-           &limits.memory);
+  SetTimes(&config->guard_limits);
+  SetAllEdges(&config->guard_limits);
   config->probes = {.share = absl::GetFlag(FLAGS_probe_share),
                     .step_share = absl::GetFlag(FLAGS_probe_step_share),
                     .canary_interval = absl::GetFlag(FLAGS_canary_interval),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/check.h"
+
 namespace condense {
 
 std::optional<double> MemoryFluctuation::Observe(const MemoryStep& step) {
@@ -15,17 +17,17 @@ std::optional<double> MemoryFluctuation::Observe(const MemoryStep& step) {
   begun_ = true;
   peak_ = std::max(peak_, own);
   trough_ = std::min(trough_, own);
-  held_sum_ += held;
-  ++steps_;
+  held_ = held_ || held > 0;
   if (!step.cycle_end) return std::nullopt;
+  CHECK_GT(step.arena_bytes, 0);
   std::optional<double> fluctuation;
-  if (held_sum_ > 0) {
+  if (held_) {
     const double moved = peak_ - trough_ - std::fabs(own - first_);
-    fluctuation = moved * static_cast<double>(steps_) / held_sum_;
+    fluctuation = moved / static_cast<double>(step.arena_bytes);
   }
   first_ = peak_ = trough_ = held;
-  grown_ = held_sum_ = 0;
-  steps_ = 0;
+  grown_ = 0;
+  held_ = false;
   return fluctuation;
 }
 

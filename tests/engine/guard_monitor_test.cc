@@ -51,7 +51,8 @@ class GuardMonitorTest : public ::testing::Test {
   void Cycle(int64_t staging_bytes, double arena_use = 0.1) {
     monitor_.ObserveMemory({.used_bytes = 100000}, arena_use, now_);
     monitor_.ObserveMemory({.used_bytes = 100000, .staging_bytes = staging_bytes}, arena_use, now_);
-    monitor_.ObserveMemory({.used_bytes = 100000, .cycle_end = true}, arena_use, now_);
+    monitor_.ObserveMemory({.used_bytes = 100000, .arena_bytes = 100000, .cycle_end = true},
+                           arena_use, now_);
   }
   void FirstTokens(double slower) {
     for (int i = 0; i < 20; ++i) {
@@ -178,7 +179,10 @@ TEST_F(GuardMonitorTest, WhatRequestsTakeIsNoFluctuation) {
   Run(20, [&] {
     for (int step = 0; step < 8; ++step) {
       used += 20000;
-      monitor_.ObserveMemory({.used_bytes = used, .grown_bytes = 20000, .cycle_end = step % 4 == 3},
+      monitor_.ObserveMemory({.used_bytes = used,
+                              .grown_bytes = 20000,
+                              .arena_bytes = 4000000,
+                              .cycle_end = step % 4 == 3},
                              0.1, now_);
     }
   });
