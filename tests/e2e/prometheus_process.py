@@ -11,7 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 
-SCRAPE_INTERVAL = "250ms"
+SCRAPE_INTERVAL = "1s"
 CONFIG = """
 global:
   scrape_interval: {interval}
