@@ -64,7 +64,7 @@ Buckets HitRatioBuckets() { return {.5, .6, .7, .8, .85, .9, .93, .95, .97, .98,
 Buckets ErrorBuckets() {
   return {.0005, .001, .002, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1};
 }
-// What presets promise (1.9, 2.8, 4.35, 8) lies between edges: their requests end close to it.
+// Finest where presets aim: 1.9, 2.8, 4.35 and 8.
 Buckets RatioBuckets() { return {1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 10, 16}; }
 // The limits that presets have for it (0.05, 0.1, 0.2) are edges.
 Buckets LogMassErrorBuckets() {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -356,6 +357,20 @@ TEST_F(StatusTest, WatchEndsWhenItHasShownEnoughAndRefusesWhatMakesNoSense) {
   EXPECT_EQ(Run({"status", "--interval", "1"}).exit_code, 2);
   EXPECT_EQ(Run({"status", "--watch", "--count", "0"}).exit_code, 2);
   EXPECT_EQ(Run({"status", "--watch", "--interval", "0"}).exit_code, 2);
+}
+
+TEST(WatchTest, EndsWhenTheServerIsGone) {
+  auto server = std::make_unique<FakeServer>();
+  const std::string address = server->address();
+  std::thread end([&server] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    server.reset();
+  });
+  const ToolResult result =
+      RunTool({"status", "--watch", "--interval", "0.05", "--server", address});
+  end.join();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE"));
 }
 
 TEST_F(BenchTest, ClosedLoopSendsAllRequestsWithLengthsInRange) {
