@@ -166,6 +166,7 @@ void KvCache::Commit(KvSequence* sequence, int32_t tokens) {
       const int32_t unit = layout_.unit(layer, head);
       BlockTable& table = sequence->tables[unit];
       table.Commit(tokens);
+      entries_ += tokens;
       if (window == 0) continue;
       // The next row sees itself and window - 1 entries before it. Whole attention parts leave, so
       // that parts begin at the same positions however the sequence was cut into steps: results
@@ -183,7 +184,9 @@ void KvCache::Commit(KvSequence* sequence, int32_t tokens) {
 
 void KvCache::ReturnFront(int32_t unit, BlockTable* table, int32_t num_blocks) {
   for (const KvBlockRef& block : table->blocks().first(num_blocks)) FreeOf(unit, block);
+  entries_ -= table->committed_entries();
   table->DropFront(num_blocks);
+  entries_ += table->committed_entries();
 }
 
 void KvCache::Release(KvSequence* sequence) {
@@ -202,6 +205,7 @@ void KvCache::Release(KvSequence* sequence) {
     } else {
       for (const KvBlockRef& block : table.blocks()) FreeOf(unit, block);
     }
+    entries_ -= table.committed_entries();
     table.Clear();
   }
   logical_tokens_ -= sequence->committed_tokens;
@@ -273,7 +277,9 @@ bool KvCache::Swap(KvTicket ticket, std::span<const KvBlockRef> back) {
   for (const KvBlockRef& block : table.blocks().subspan(stage.first_block, stage.num_blocks)) {
     FreeOf(stage.unit, block);
   }
+  entries_ -= table.committed_entries();
   table.Replace(stage.first_block, stage.num_blocks, back);
+  entries_ += table.committed_entries();
   return true;
 }
 
@@ -313,6 +319,7 @@ bool KvCache::TryCopy(const KvSequence& from, KvSequence* to) {
     if (done) {
       to->tables[unit] = from.tables[unit];
       to->tables[unit].SetBlocks(copies[unit]);
+      entries_ += from.tables[unit].committed_entries();
       continue;
     }
     for (const KvBlockRef& block : copies[unit]) FreeOf(unit, block);
@@ -411,6 +418,7 @@ KvCacheStats KvCache::Stats() const {
   stats.staging_bytes = staged_bytes_;
   stats.slack_bytes = stats.slab_bytes - stats.used_bytes - stats.staging_bytes;
   stats.logical_tokens = logical_tokens_;
+  stats.entries = entries_;
   stats.sequences = num_sequences_;
   return stats;
 }

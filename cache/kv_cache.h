@@ -45,6 +45,7 @@ struct KvCacheStats {
   int64_t staging_bytes = 0;   // blocks held by compaction jobs alone
   int64_t slack_bytes = 0;     // slab_bytes - used_bytes - staging_bytes
   int64_t logical_tokens = 0;  // tokens whose keys and values are represented
+  int64_t entries = 0;         // committed, of all units: num_units of them are a token's
   int64_t sequences = 0;       // that hold tokens or room for them
   // Over all head pools. Capacity is an account of what units were given, not memory that is held.
   int64_t pool_capacity_bytes = 0;
@@ -199,6 +200,7 @@ class KvCache {
   std::vector<std::byte> poison_;  // of a slab; empty: freed blocks keep their contents
   int64_t num_sequences_ = 0;      // not empty
   int64_t logical_tokens_ = 0;
+  int64_t entries_ = 0;       // committed, over all tables
   int64_t whole_blocks_ = 0;  // that the committed tokens of all sequences fill, per unit
 };
 

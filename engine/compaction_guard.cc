@@ -95,6 +95,12 @@ void CompactionGuard::TellTransition(const GuardrailTransition& transition) {
 }
 
 void CompactionGuard::TellReadings() {
+  GuardReports reports;
+  for (int i = 0; i < kNumGuards; ++i) {
+    const auto guard = static_cast<Guard>(i);
+    reports[i] = {monitor_.readings()[guard], monitor_.guardrail().level(guard)};
+  }
+  control_->SetReports(reports);
   if (metrics_ == nullptr) return;
   for (int i = 0; i < kNumGuards; ++i) {
     const std::optional<Reading>& reading = monitor_.readings()[static_cast<Guard>(i)];

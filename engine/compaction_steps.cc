@@ -215,6 +215,7 @@ void CompactionSteps::Observe(const SettledJob& job, CompactionOutcome outcome) 
   if (outcome != CompactionOutcome::kAccepted && outcome != CompactionOutcome::kRefused) return;
   metrics.compaction_hit_ratio.Observe(job.quality.hit_ratio);
   metrics.compaction_output_error.Observe(job.quality.output_error);
+  metrics.compaction_log_mass_error.Observe(job.quality.log_mass_error);
 }
 
 void CompactionSteps::Rest() {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cache/compression.h"
+#include "engine/quality/guard_report.h"
 #include "engine/quality/guardrail.h"
 #include "kernels/base/mutex.h"
 
@@ -35,6 +36,15 @@ class CompressionControl {
   void SetGuard(GuardrailMode mode, std::string reason) {
     MutexLock lock(&mutex_);
     guard_ = Decided{mode, std::move(reason)};
+  }
+  // What the guardrails read in the last evaluation window. The engine thread's, as above.
+  void SetReports(const GuardReports& reports) {
+    MutexLock lock(&mutex_);
+    reports_ = reports;
+  }
+  GuardReports reports() const {
+    MutexLock lock(&mutex_);
+    return reports_;
   }
   // The mode that the guard is to keep whatever it reads; nothing: it decides.
   void Force(std::optional<GuardrailMode> mode) {
@@ -78,6 +88,7 @@ class CompressionControl {
   Compression default_ ABSL_GUARDED_BY(mutex_);
   std::optional<Decided> guard_ ABSL_GUARDED_BY(mutex_);
   std::optional<GuardrailMode> forced_ ABSL_GUARDED_BY(mutex_);
+  GuardReports reports_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace condense

@@ -267,6 +267,7 @@ absl::Status Engine::ForceMode(std::optional<GuardrailMode> mode) {
   impl_->queue.Wake();  // an idle engine follows too
   return absl::OkStatus();
 }
+GuardReports Engine::guard_reports() const { return impl_->compression.reports(); }
 const ModelInfo& Engine::model_info() const { return impl_->info; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const ChatTemplate& Engine::chat_template() const { return impl_->chat_template; }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/chat_template.h"
 #include "engine/config.h"
+#include "engine/quality/guard_report.h"
 #include "engine/quality/guardrail.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
@@ -100,6 +101,8 @@ class Engine {
   // The guard keeps this mode whatever is measured; nothing: the guardrails decide again, beginning
   // with the mode that is. FAILED_PRECONDITION where the guard is off.
   absl::Status ForceMode(std::optional<GuardrailMode> mode);
+  // Of the last evaluation window; all without a reading where the guard is off.
+  GuardReports guard_reports() const;
 
   // New requests are refused from now on; running and queued ones go on.
   void Drain();

@@ -380,6 +380,9 @@ Receipt EngineLoop::MakeReceipt(const Sequence& sequence) const {
 void EngineLoop::End(Sequence* sequence, FinishReason reason, absl::Status status, absl::Time now) {
   const Receipt receipt = MakeReceipt(*sequence);
   if (parts_.prober != nullptr) parts_.prober->Ended(*sequence);
+  if (parts_.metrics != nullptr && sequence->compaction() != nullptr && receipt.bytes_held > 0) {
+    parts_.metrics->request_kv_ratio.Observe(receipt.ratio);
+  }
   const std::unique_ptr<Sequence> removed = scheduler_.Remove(sequence);
   // The last event comes last: who has read it finds the books closed and the id free.
   Observe(*removed, reason, now);
@@ -437,6 +440,13 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
     if (step_end != absl::InfinitePast()) load_.last_step = step_end;
   }
   if (parts_.metrics == nullptr) return;
+  PublishCache(cache, bytes_16bit);
+  if (step_end == absl::InfinitePast()) return;
+  ObserveHeld(cache);
+  parts_.metrics->last_step_timestamp.Set(absl::ToDoubleSeconds(step_end - absl::UnixEpoch()));
+}
+
+void EngineLoop::PublishCache(const KvCacheStats& cache, int64_t bytes_16bit) {
   Metrics& metrics = *parts_.metrics;
   metrics.kv_bytes_used.Set(static_cast<double>(cache.used_bytes));
   metrics.kv_bytes_staging.Set(static_cast<double>(cache.staging_bytes));
@@ -450,8 +460,16 @@ void EngineLoop::PublishLoad(absl::Time step_end) {
   metrics.kv_bytes_slack.Set(static_cast<double>(cache.slack_bytes));
   metrics.kv_bytes_free.Set(static_cast<double>(cache.arena_bytes - cache.slab_bytes));
   metrics.kv_tokens_logical.Set(static_cast<double>(cache.logical_tokens));
-  if (step_end == absl::InfinitePast()) return;
-  metrics.last_step_timestamp.Set(absl::ToDoubleSeconds(step_end - absl::UnixEpoch()));
+  metrics.kv_tokens_physical.Set(static_cast<double>(cache.entries) /
+                                 parts_.cache->layout().num_units());
+}
+
+void EngineLoop::ObserveHeld(const KvCacheStats& cache) {
+  const double mib = static_cast<double>(cache.used_bytes + cache.staging_bytes) / (1 << 20);
+  Metrics& metrics = *parts_.metrics;
+  metrics.kv_held_samples.Increment();
+  metrics.kv_held_mib.Increment(mib);
+  metrics.kv_held_mib_squares.Increment(mib * mib);
 }
 
 }  // namespace condense

@@ -76,6 +76,9 @@ class EngineLoop {
   void PublishQueue();
   // The rest. `step_end`: of a good step, else the infinite past.
   void PublishLoad(absl::Time step_end);
+  void PublishCache(const KvCacheStats& cache, int64_t bytes_16bit);
+  // The cache after a step.
+  void ObserveHeld(const KvCacheStats& cache);
   Receipt MakeReceipt(const Sequence& sequence) const;
 
   const EngineConfig& config_;

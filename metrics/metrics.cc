@@ -74,6 +74,12 @@ Buckets HitRatioBuckets() { return {.5, .6, .7, .8, .85, .9, .93, .95, .97, .98,
 Buckets ErrorBuckets() {
   return {.0005, .001, .002, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1};
 }
+// Finest where presets aim: 1.9, 2.8, 4.35 and 8.
+Buckets RatioBuckets() { return {1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 10, 16}; }
+// The limits that presets have for it (0.05, 0.1, 0.2) are edges.
+Buckets LogMassErrorBuckets() {
+  return {.001, .002, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1};
+}
 Buckets AddedSecondsBuckets() {
   return {.00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1};
 }
@@ -206,6 +212,11 @@ void Metrics::AddRequestMetrics() {
       impl_->AddHistogram("request_prompt_tokens", "Prompt tokens of a request.", TokenBuckets());
   request_generated_tokens = impl_->AddHistogram("request_generated_tokens",
                                                  "Tokens generated for a request.", TokenBuckets());
+  request_kv_ratio = impl_->AddHistogram("request_kv_ratio",
+                                         "Bytes of a request's cache in 16 bits by the bytes it "
+                                         "held at its end; of requests that were "
+                                         "to be compacted.",
+                                         RatioBuckets());
   running = impl_->AddGauge("requests_running", "Requests being computed.");
   queued = impl_->AddGauge("requests_queued", "Requests waiting for their first step.");
   queued_tokens = impl_->AddGauge("queued_tokens", "Prompt tokens of the waiting requests.");
@@ -240,9 +251,20 @@ void Metrics::AddKvMetrics() {
       "What the pools of all heads were given of the KV cache; they grow ahead of need.");
   kv_pool_growths =
       impl_->AddCounter("kv_pool_growths_total", "Times that the pool of a head grew.");
-  kv_tokens_logical = impl_->AddGauge(
-      "kv_tokens", "Tokens that the KV cache stands for, summed over requests, by state.",
-      {{"state", "logical"}});
+  const std::string tokens_help =
+      "Tokens of all requests in the KV cache: logical, that it stands for, and physical, its "
+      "entries "
+      "by those of an uncompacted token.";
+  kv_tokens_logical = impl_->AddGauge("kv_tokens", tokens_help, {{"state", "logical"}});
+  kv_tokens_physical = impl_->AddGauge("kv_tokens", tokens_help, {{"state", "physical"}});
+  kv_held_samples =
+      impl_->AddCounter("kv_held_samples_total",
+                        "Steps after which the held bytes, used and staging, were added up.");
+  kv_held_mib =
+      impl_->AddCounter("kv_held_mib_total", "Sum of the held bytes after each step, in MiB.");
+  kv_held_mib_squares =
+      impl_->AddCounter("kv_held_mib_squares_total",
+                        "Sum of the squares of the held bytes after each step, in MiB squared.");
   kv_ratio = impl_->AddGauge("kv_ratio",
                              "Bytes of all cached tokens in 16 bits, by the bytes that they take; "
                              "1 while there are none.");
@@ -276,6 +298,10 @@ void Metrics::AddCompactionMetrics() {
       "compaction_output_error",
       "Relative error of attention outputs that a swap causes; per validated unit.",
       ErrorBuckets());
+  compaction_log_mass_error = impl_->AddHistogram(
+      "compaction_log_mass_error",
+      "Mean difference of the log-sum-exp of attention that a swap causes; per validated unit.",
+      LogMassErrorBuckets());
   step_added_seconds = impl_->AddHistogram(
       "step_added_seconds", "Time that compaction added to an engine step.", AddedSecondsBuckets());
   preemptions_avoided =

@@ -118,6 +118,7 @@ class Metrics {
   Histogram step_batch_size;           // condense_step_batch_size: sequences in a step
   Histogram request_prompt_tokens;     // condense_request_prompt_tokens
   Histogram request_generated_tokens;  // condense_request_generated_tokens
+  Histogram request_kv_ratio;          // condense_request_kv_ratio: of compacted ones, at the end
   Gauge running;                       // condense_requests_running
   Gauge queued;                        // condense_requests_queued
   Gauge queued_tokens;                 // condense_queued_tokens
@@ -126,8 +127,12 @@ class Metrics {
   Gauge kv_bytes_used, kv_bytes_staging, kv_bytes_slack, kv_bytes_free;
   Gauge kv_pool_capacity_bytes;  // condense_kv_pool_capacity_bytes: over all head pools
   Counter kv_pool_growths;       // condense_kv_pool_growths_total
-  Gauge kv_ratio;           // condense_kv_ratio: bytes in 16 bits / bytes held, over live sequences
-  Gauge kv_tokens_logical;  // condense_kv_tokens{state=logical}
+  Gauge kv_ratio;  // condense_kv_ratio: bytes in 16 bits / bytes held, over live sequences
+  Gauge kv_tokens_logical, kv_tokens_physical;  // condense_kv_tokens{state=logical|physical}
+  // condense_kv_held_samples_total, _mib_total, _mib_squares_total: bytes held, step by step.
+  Counter kv_held_samples, kv_held_mib, kv_held_mib_squares;
+  // condense_compaction_log_mass_error: per validated unit.
+  Histogram compaction_log_mass_error;
   Gauge compaction_jobs_out;          // condense_compaction_jobs_out
   Counter compaction_no_reserve;      // condense_compaction_no_reserve_total
   Counter compaction_worker_seconds;  // condense_compaction_worker_seconds_total: CPU time

@@ -20,6 +20,18 @@ absl::StatusOr<Compression> Make(const std::string& preset, std::optional<std::s
   return made;
 }
 
+const char* LevelName(GuardLevel level) {
+  switch (level) {
+    case GuardLevel::kClear:
+      return "clear";
+    case GuardLevel::kWarning:
+      return "warning";
+    case GuardLevel::kBroken:
+      break;
+  }
+  return "broken";
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Compression>> ToCompression(const v1::Compression& message,
@@ -78,6 +90,26 @@ void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message) {
 double HeldRatio(const EngineLoad& load) {
   if (load.kv_bytes_used <= 0 || load.kv_bytes_16bit <= 0) return 1.0;
   return static_cast<double>(load.kv_bytes_16bit) / static_cast<double>(load.kv_bytes_used);
+}
+
+void FillGuardReadings(const GuardReports& reports, const GuardrailLimits& limits,
+                       google::protobuf::RepeatedPtrField<v1::GuardReading>* messages) {
+  for (int i = 0; i < kNumGuards; ++i) {
+    const GuardTraits& traits = TraitsOf(static_cast<Guard>(i));
+    const GuardLimit& limit = limits.*traits.limit;
+    v1::GuardReading* message = messages->Add();
+    message->set_guard(traits.label);
+    message->set_warning(limit.warning);
+    message->set_limit(limit.limit);
+    message->set_min_samples(limit.min_samples);
+    message->set_level(LevelName(reports[i].level));
+    const std::optional<Reading>& reading = reports[i].reading;
+    if (!reading.has_value()) continue;
+    message->set_value(reading->value);
+    message->set_samples(reading->samples);
+    if (reading->lower.has_value()) message->set_lower(*reading->lower);
+    if (reading->upper.has_value()) message->set_upper(*reading->upper);
+  }
 }
 
 void FillCompressionState(const Compression& compression, bool paused, const EngineLoad& load,

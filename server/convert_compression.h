@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "condense/v1/admin.pb.h"
 #include "condense/v1/common.pb.h"
+#include "condense/v1/info.pb.h"
 #include "engine/config.h"
 #include "engine/engine.h"
 
@@ -34,6 +35,9 @@ absl::StatusOr<std::optional<GuardrailMode>> ToForcedMode(const std::string& mod
 void FillSwaps(const SwapTotals& swaps, v1::SwapCounts* message);
 void FillCompressionState(const Compression& compression, bool paused, const EngineLoad& load,
                           v1::CompressionState* message);
+// One for each guardrail; `limits` are what they are judged by.
+void FillGuardReadings(const GuardReports& reports, const GuardrailLimits& limits,
+                       google::protobuf::RepeatedPtrField<v1::GuardReading>* messages);
 // Bytes of live sequences in 16 bits by the bytes they hold; 1 where there are none.
 double HeldRatio(const EngineLoad& load);
 

@@ -1,6 +1,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "condense/v1/info.grpc.pb.h"
+#include "server/convert_compression.h"
 #include "server/convert_response.h"
 #include "server/service_context.h"
 #include "server/services.h"
@@ -9,7 +10,7 @@ namespace condense {
 namespace {
 
 // Grows with every field that is added to condense.v1.
-constexpr int32_t kSchemaRevision = 3;
+constexpr int32_t kSchemaRevision = 4;
 
 v1::GetServerInfoResponse::State ToProto(ServingState state) {
   switch (state) {
@@ -51,6 +52,8 @@ class InfoService final : public v1::Info::CallbackService {
     response->set_compression_preset(compression.preset);
     response->set_compression_policy(compression.policy);
     response->set_compression_ratio(compression.ratio);
+    FillGuardReadings(context_.engine->guard_reports(), config.guard_limits,
+                      response->mutable_guard_readings());
     auto& limits = *response->mutable_limits();
     VisitLimits(context_.limits, [&](const char* name, int64_t value) { limits[name] = value; });
     limits["max_prompt_tokens"] = model.max_context - 1;

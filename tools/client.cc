@@ -19,8 +19,6 @@
 namespace condense {
 namespace {
 
-constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
-
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration timeout) {
   if (timeout == absl::InfiniteDuration()) return std::chrono::system_clock::time_point::max();
   return absl::ToChronoTime(absl::Now() + timeout);
@@ -109,14 +107,14 @@ class StreamReader final : public GenerateCall, private grpc::ClientReadReactor<
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One unary call with the deadline that suits a question about the server.
+// One unary call.
 template <typename Request, typename Response, typename Stub>
 absl::StatusOr<Response> Ask(Stub* stub,
                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                           Response*),
-                             const Request& request) {
+                             const Request& request, absl::Duration timeout) {
   grpc::ClientContext context;
-  context.set_deadline(DeadlineAfter(kUnaryTimeout));
+  context.set_deadline(DeadlineAfter(timeout));
   Response response;
   const absl::Status status = FromGrpc((stub->*method)(&context, request, &response));
   if (!status.ok()) return status;
@@ -148,16 +146,19 @@ struct Client::Stubs {
   std::unique_ptr<v1::Info::Stub> info;
   std::unique_ptr<v1::Text::Stub> text;
   std::unique_ptr<v1::Admin::Stub> admin;
+  absl::Duration call_timeout;
 };
 
 Client::Client(std::unique_ptr<Stubs> stubs) : stubs_(std::move(stubs)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
-                                                        absl::Duration timeout) {
+                                                        absl::Duration timeout,
+                                                        absl::Duration call_timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   auto stubs = std::make_unique<Stubs>();
+  stubs->call_timeout = call_timeout;
   stubs->channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   const absl::Status ready = WaitUntilReady(stubs->channel.get(), address, timeout);
@@ -170,28 +171,32 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
 }
 
 absl::StatusOr<v1::GetServerInfoResponse> Client::ServerInfo() {
-  return Ask(stubs_->info.get(), &v1::Info::Stub::GetServerInfo, v1::GetServerInfoRequest());
+  return Ask(stubs_->info.get(), &v1::Info::Stub::GetServerInfo, v1::GetServerInfoRequest(),
+             stubs_->call_timeout);
 }
 
 absl::StatusOr<v1::GetModelInfoResponse> Client::ModelInfo() {
-  return Ask(stubs_->info.get(), &v1::Info::Stub::GetModelInfo, v1::GetModelInfoRequest());
+  return Ask(stubs_->info.get(), &v1::Info::Stub::GetModelInfo, v1::GetModelInfoRequest(),
+             stubs_->call_timeout);
 }
 
 absl::StatusOr<v1::GetLoadResponse> Client::Load() {
-  return Ask(stubs_->info.get(), &v1::Info::Stub::GetLoad, v1::GetLoadRequest());
+  return Ask(stubs_->info.get(), &v1::Info::Stub::GetLoad, v1::GetLoadRequest(),
+             stubs_->call_timeout);
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
-  return Ask(stubs_->text.get(), &v1::Text::Stub::Tokenize, request);
+  return Ask(stubs_->text.get(), &v1::Text::Stub::Tokenize, request, stubs_->call_timeout);
 }
 
 absl::StatusOr<v1::SetCompressionResponse> Client::SetCompression(
     const v1::SetCompressionRequest& request) {
-  return Ask(stubs_->admin.get(), &v1::Admin::Stub::SetCompression, request);
+  return Ask(stubs_->admin.get(), &v1::Admin::Stub::SetCompression, request, stubs_->call_timeout);
 }
 
 absl::StatusOr<v1::GetCompressionResponse> Client::GetCompression() {
-  return Ask(stubs_->admin.get(), &v1::Admin::Stub::GetCompression, v1::GetCompressionRequest());
+  return Ask(stubs_->admin.get(), &v1::Admin::Stub::GetCompression, v1::GetCompressionRequest(),
+             stubs_->call_timeout);
 }
 
 std::unique_ptr<GenerateCall> Client::Generate(

@@ -35,9 +35,13 @@ class GenerateCall {
 // Threads: thread-safe.
 class Client {
  public:
-  // Tries until `timeout` is over, or returns UNAVAILABLE as soon as the address refuses.
-  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
-                                                         absl::Duration timeout);
+  static constexpr absl::Duration kDefaultCallTimeout = absl::Seconds(30);
+
+  // Tries until `timeout` is over, or returns UNAVAILABLE as soon as the address refuses. Calls
+  // with one answer end after `call_timeout`.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(
+      const std::string& address, absl::Duration timeout,
+      absl::Duration call_timeout = kDefaultCallTimeout);
   ~Client();
 
   absl::StatusOr<v1::GetServerInfoResponse> ServerInfo();

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +15,7 @@
 #include "tools/format.h"
 #include "tools/generation_flags.h"
 #include "tools/json_io.h"
+#include "tools/server_status.h"
 #include "tools/text_table.h"
 
 namespace condense {
@@ -25,18 +27,24 @@ struct CompressionCommandFlags {
   ServerFlags server;
   CompressionFlags compression;
   bool pause = false, resume = false;
+  std::optional<std::string> mode;
   bool json = false;
 };
 
+bool ChangesAnything(const CompressionCommandFlags& flags) {
+  return flags.compression.given() || flags.pause || flags.resume || flags.mode.has_value();
+}
+
 absl::StatusOr<v1::CompressionState> Ask(const CompressionCommandFlags& flags) {
   ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
-  if (!flags.compression.given() && !flags.pause && !flags.resume) {
+  if (!ChangesAnything(flags)) {
     ASSIGN_OR_RETURN(v1::GetCompressionResponse response, client->GetCompression());
     return response.state();
   }
   v1::SetCompressionRequest request;
   if (flags.compression.given()) *request.mutable_compression() = flags.compression.ToMessage();
   if (flags.pause || flags.resume) request.set_paused(flags.pause);
+  if (flags.mode.has_value()) request.set_mode(*flags.mode);
   ASSIGN_OR_RETURN(v1::SetCompressionResponse response, client->SetCompression(request));
   return response.state();
 }
@@ -50,6 +58,7 @@ Json StateJson(const v1::CompressionState& state) {
           {"formats", formats},
           {"paused", state.paused()},
           {"mode", state.mode()},
+          {"mode_reason", state.mode_reason()},
           {"bytes_held", state.bytes_held()},
           {"bytes_16bit", state.bytes_16bit()},
           {"ratio_held", state.ratio_held()},
@@ -59,9 +68,16 @@ Json StateJson(const v1::CompressionState& state) {
           {"swaps", SwapsToJson(state.swaps())}};
 }
 
+// A pause comes first, whatever reason the guard has.
+std::string Reason(const v1::CompressionState& state) {
+  if (!state.paused()) return state.mode_reason();
+  const std::string pause = "compaction is paused";
+  return state.mode_reason().empty() ? pause : pause + "; " + state.mode_reason();
+}
+
 std::string StateTable(const v1::CompressionState& state) {
   TextTable table({TextTable::Align::kLeft});
-  table.Add({"mode", state.mode() + (state.paused() ? ": compaction is paused" : "")});
+  table.Add({"mode", DescribeMode(state.mode(), Reason(state))});
   table.Add(
       {"new requests",
        absl::StrFormat(
@@ -103,16 +119,22 @@ void AddCompression(CLI::App* app, int* exit_code) {
   command->add_flag("--resume", flags->resume, "Go on after --pause")
       ->excludes(pause)
       ->group("Cache");
+  command
+      ->add_option("--mode", flags->mode,
+                   "Mode that the guard keeps whatever it measures: compacting, holding,\n"
+                   "uncompressed; auto: it decides again")
+      ->group("Cache");
   flags->server.AddTo(command);
   command->add_flag("--json", flags->json, "Print JSON")->group("Output");
   command->footer(
       "Changes hold for requests that name no compression, from now until the server ends;\n"
-      "--pause holds for running ones too. Prints what is in force.\n\n"
+      "--pause and --mode hold for running ones too. Prints what is in force.\n\n"
       "Examples:\n"
       "  condense compression\n"
       "  condense compression --preset light\n"
       "  condense compression --ratio 6 --policy similarity\n"
-      "  condense compression --pause");
+      "  condense compression --pause\n"
+      "  condense compression --mode uncompressed");
   command->callback([flags, exit_code] { *exit_code = RunCompression(*flags); });
 }
 

@@ -45,8 +45,8 @@ void ServerFlags::AddTo(CLI::App* command) {
       ->group("Server");
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
-  return Client::Connect(address, absl::Seconds(connect_timeout_seconds));
+absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect(absl::Duration call_timeout) const {
+  return Client::Connect(address, absl::Seconds(connect_timeout_seconds), call_timeout);
 }
 
 void GenerationFlags::AddTo(CLI::App* command) {

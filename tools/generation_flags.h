@@ -22,7 +22,9 @@ struct ServerFlags {
   double connect_timeout_seconds = 5.0;
 
   void AddTo(CLI::App* command);
-  absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  // See Client::Connect.
+  absl::StatusOr<std::unique_ptr<Client>> Connect(
+      absl::Duration call_timeout = Client::kDefaultCallTimeout) const;
 };
 
 // A flag that is not given stays unset in the request, so that the server's default holds. Ranges

@@ -25,18 +25,22 @@ void OnSignal(int) {
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(std::initializer_list<int> signals) {
   CHECK_EQ(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK), 0);
   CHECK_EQ(g_write_end.exchange(pipe_[1]), -1);
   struct sigaction action = {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  CHECK_EQ(sigaction(SIGINT, &action, &previous_), 0);
+  for (const int signal : signals) {
+    struct sigaction previous = {};
+    CHECK_EQ(sigaction(signal, &action, &previous), 0);
+    previous_.emplace_back(signal, previous);
+  }
 }
 
 Interrupt::~Interrupt() {
-  sigaction(SIGINT, &previous_, nullptr);
+  for (const auto& [signal, previous] : previous_) sigaction(signal, &previous, nullptr);
   g_write_end.store(-1);
   close(pipe_[0]);
   close(pipe_[1]);

@@ -1,17 +1,21 @@
 #ifndef CONDENSE_TOOLS_INTERRUPT_H_
 #define CONDENSE_TOOLS_INTERRUPT_H_
 
-// Ctrl-C as an event to look at rather than the end of the program.
+// Ctrl-C, or another signal, as an event to look at rather than the end of the program.
 
 #include <signal.h>
 
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
 namespace condense {
 
-// Takes SIGINT over while it lives and gives it back as it was. At most one at a time.
+// Takes the signals over while it lives and gives them back as they were. At most one at a time.
 // Threads: thread-compatible; the signal may arrive on any thread.
 class Interrupt {
  public:
-  Interrupt();
+  explicit Interrupt(std::initializer_list<int> signals = {SIGINT});
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
@@ -23,7 +27,7 @@ class Interrupt {
 
  private:
   int pipe_[2] = {-1, -1};
-  struct sigaction previous_ = {};
+  std::vector<std::pair<int, struct sigaction>> previous_;
 };
 
 }  // namespace condense

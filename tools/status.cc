@@ -1,18 +1,27 @@
-// `condense status`: what a server runs and how busy it is.
+// `condense status`: what a server runs and how busy it is, once or again and again.
 
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "kernels/base/status_macros.h"
+#include "absl/time/clock.h"
 #include "tools/answer.h"
 #include "tools/commands.h"
 #include "tools/exit_code.h"
 #include "tools/format.h"
 #include "tools/generation_flags.h"
+#include "tools/interrupt.h"
 #include "tools/json_io.h"
+#include "tools/screen.h"
+#include "tools/server_status.h"
+#include "tools/status_view.h"
 #include "tools/text_table.h"
 
 namespace condense {
@@ -20,90 +29,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// While it waits for an answer the watch does not see Ctrl-C.
+constexpr absl::Duration kWatchCallTimeout = absl::Seconds(5);
+
 struct StatusFlags {
   ServerFlags server;
   bool json = false;
+  bool watch = false;
+  double interval_seconds = 1;
+  int64_t count = 0;  // of views until the end; 0: none
 };
-
-struct ServerStatus {
-  v1::GetServerInfoResponse server;
-  v1::GetModelInfoResponse model;
-  v1::GetLoadResponse load;
-};
-
-absl::StatusOr<ServerStatus> Ask(const ServerFlags& flags) {
-  ASSIGN_OR_RETURN(const auto client, flags.Connect());
-  ServerStatus status;
-  ASSIGN_OR_RETURN(status.server, client->ServerInfo());
-  ASSIGN_OR_RETURN(status.model, client->ModelInfo());
-  ASSIGN_OR_RETURN(status.load, client->Load());
-  return status;
-}
-
-// "serving", "draining", "stalled".
-std::string StateName(v1::GetServerInfoResponse::State state) {
-  const std::string name = absl::AsciiStrToLower(v1::GetServerInfoResponse::State_Name(state));
-  return name.rfind("state_", 0) == 0 ? name.substr(6) : name;
-}
-
-Json ServerJson(const v1::GetServerInfoResponse& server) {
-  Json limits = Json::object();
-  for (const auto& [field, limit] : server.limits()) limits[field] = limit;
-  return {{"version", server.version()},
-          {"state", StateName(server.state())},
-          {"backend", server.backend()},
-          {"device", server.device()},
-          {"uptime_seconds", server.uptime_seconds()},
-          {"schema_revision", server.schema_revision()},
-          {"compression_mode", server.compression_mode()},
-          {"compression_preset", server.compression_preset()},
-          {"compression_policy", server.compression_policy()},
-          {"compression_ratio", server.compression_ratio()},
-          {"kv_memory_bytes", server.kv_memory_bytes()},
-          {"max_sequences", server.max_sequences()},
-          {"step_tokens", server.step_tokens()},
-          {"limits", limits}};
-}
-
-Json ModelJson(const v1::GetModelInfoResponse& model) {
-  Json out = {{"name", model.name()},
-              {"architecture", model.architecture()},
-              {"parameters", model.parameters()},
-              {"vocab_size", model.vocab_size()},
-              {"max_context", model.max_context()},
-              {"num_layers", model.num_layers()},
-              {"num_heads", model.num_heads()},
-              {"num_kv_heads", model.num_kv_heads()},
-              {"head_dim", model.head_dim()},
-              {"end_token_ids", Json(model.end_token_ids())},
-              {"chat_template_family", model.chat_template_family()},
-              {"kv_bytes_per_token_16bit", model.kv_bytes_per_token_16bit()},
-              {"weight_bytes", model.weight_bytes()}};
-  if (model.has_bos_token_id()) out["bos_token_id"] = model.bos_token_id();
-  return out;
-}
-
-Json LoadJson(const v1::GetLoadResponse& load) {
-  Json out = {{"running", load.running()},
-              {"queued", load.queued()},
-              {"queued_tokens", load.queued_tokens()},
-              {"kv_bytes_used", load.kv_bytes_used()},
-              {"kv_bytes_total", load.kv_bytes_total()},
-              {"logical_tokens", load.logical_tokens()},
-              {"steps", load.steps()},
-              {"tokens_per_second", load.tokens_per_second()},
-              {"preemptions", load.preemptions()},
-              {"kv_bytes_staging", load.kv_bytes_staging()},
-              {"kv_bytes_slack", load.kv_bytes_slack()},
-              {"kv_bytes_16bit", load.kv_bytes_16bit()},
-              {"kv_ratio", load.kv_ratio()},
-              {"compaction_jobs_out", load.compaction_jobs_out()},
-              {"swaps", SwapsToJson(load.swaps())}};
-  if (load.has_seconds_since_last_step()) {
-    out["seconds_since_last_step"] = load.seconds_since_last_step();
-  }
-  return out;
-}
 
 std::string ServerTable(const v1::GetServerInfoResponse& server) {
   TextTable table({TextTable::Align::kLeft});
@@ -112,6 +47,9 @@ std::string ServerTable(const v1::GetServerInfoResponse& server) {
                                         server.schema_revision())});
   table.Add({"up", FormatSeconds(server.uptime_seconds())});
   table.Add({"backend", server.backend() + ", " + server.device()});
+  if (!server.compression_mode_reason().empty()) {
+    table.Add({"mode", DescribeMode(server.compression_mode(), server.compression_mode_reason())});
+  }
   table.Add(
       {"compression", absl::StrFormat("%s; new requests: preset %s, policy %s, ratio %.2f",
                                       server.compression_mode(), server.compression_preset(),
@@ -166,19 +104,20 @@ std::string LoadTable(const v1::GetLoadResponse& load) {
   return table.ToString(2);
 }
 
-int RunStatus(const StatusFlags& flags) {
-  const auto status = Ask(flags.server);
-  if (!status.ok()) {
-    if (flags.json) {
-      std::printf("%s\n", ToJsonText({{"error", ErrorToJson(status.status())}}, true).c_str());
-    }
-    return Fail(status.status());
-  }
+int FailStatus(const absl::Status& status, const StatusFlags& flags) {
   if (flags.json) {
-    const Json out = {{"server", ServerJson(status->server)},
-                      {"model", ModelJson(status->model)},
-                      {"load", LoadJson(status->load)}};
-    std::printf("%s\n", ToJsonText(out, true).c_str());
+    std::printf("%s\n", ToJsonText({{"error", ErrorToJson(status)}}, !flags.watch).c_str());
+  }
+  return Fail(status);
+}
+
+int RunStatus(const StatusFlags& flags) {
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return FailStatus(client.status(), flags);
+  const auto status = AskStatus(client->get());
+  if (!status.ok()) return FailStatus(status.status(), flags);
+  if (flags.json) {
+    std::printf("%s\n", ToJsonText(StatusToJson(*status), true).c_str());
     return kExitOk;
   }
   const std::string text = absl::StrFormat("server %s\n%s\nmodel\n%s\nload\n%s",
@@ -188,20 +127,84 @@ int RunStatus(const StatusFlags& flags) {
   return kExitOk;
 }
 
+void PrintLine(const ServerStatus& status, absl::Time now) {
+  Json line = {{"time", absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone())}};
+  line.update(StatusToJson(status));
+  std::printf("%s\n", ToJsonText(line, false).c_str());
+  std::fflush(stdout);
+}
+
+// False if a signal came first.
+bool SleepUntil(absl::Time until, Interrupt* interrupt) {
+  while (!interrupt->Take()) {
+    const absl::Duration left = until - absl::Now();
+    if (left <= absl::ZeroDuration()) return true;
+    pollfd signal = {.fd = interrupt->fd(), .events = POLLIN, .revents = 0};
+    poll(&signal, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+  }
+  return false;
+}
+
+absl::Status Watch(Client* client, const StatusFlags& flags) {
+  // Both leave the terminal as it was.
+  Interrupt interrupt({SIGINT, SIGTERM});
+  std::optional<Screen> screen;
+  if (!flags.json) screen.emplace();
+  absl::Time next = absl::Now();
+  for (int64_t shown = 1;; ++shown) {
+    const auto status = AskStatus(client);
+    if (!status.ok()) return status.status();
+    const absl::Time now = absl::Now();
+    if (flags.json) {
+      PrintLine(*status, now);
+    } else {
+      screen->Show(StatusView(*status, flags.server.address, now, screen->width()));
+    }
+    if (shown == flags.count) return absl::OkStatus();
+    next = std::max(now, next + absl::Seconds(flags.interval_seconds));
+    if (!SleepUntil(next, &interrupt)) return absl::OkStatus();
+  }
+}
+
+int RunWatch(const StatusFlags& flags) {
+  const auto client = flags.server.Connect(kWatchCallTimeout);
+  const absl::Status status = client.ok() ? Watch(client->get(), flags) : client.status();
+  return status.ok() ? static_cast<int>(kExitOk) : FailStatus(status, flags);
+}
+
 }  // namespace
 
 void AddStatus(CLI::App* app, int* exit_code) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* command = app->add_subcommand("status", "Show a server, its model and its load");
   flags->server.AddTo(command);
-  command->add_flag("--json", flags->json, "Print JSON, the limits on requests included")
+  command
+      ->add_flag("--json", flags->json,
+                 "Print JSON, the limits on requests included; with --watch one object per line")
+      ->group("Output");
+  auto* watch =
+      command->add_flag("--watch", flags->watch, "Show it live, until Ctrl-C")->group("Output");
+  command->add_option("--interval", flags->interval_seconds, "Seconds between two views")
+      ->check(CLI::Range(0.05, 86400.0))
+      ->capture_default_str()
+      ->needs(watch)
+      ->group("Output");
+  command->add_option("--count", flags->count, "End after so many views")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 53))
+      ->needs(watch)
       ->group("Output");
   command->footer(
       "Examples:\n"
       "  condense status\n"
-      "  condense status --server 10.0.0.5:50051 --json\n\n"
+      "  condense status --server 10.0.0.5:50051 --json\n"
+      "  condense status --watch\n"
+      "  condense status --watch --json --interval 60 >> status.jsonl\n\n"
+      "--watch ends with Ctrl-C and exits 0. Where the output is no terminal it prints one view "
+      "after\n"
+      "the other.\n"
       "Exits 3 if no server answers.");
-  command->callback([flags, exit_code] { *exit_code = RunStatus(*flags); });
+  command->callback(
+      [flags, exit_code] { *exit_code = flags->watch ? RunWatch(*flags) : RunStatus(*flags); });
 }
 
 }  // namespace condense

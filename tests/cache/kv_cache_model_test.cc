@@ -489,6 +489,7 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
   void ExpectBooksBalance() {
     std::vector<int64_t> used(layout_.num_units());
     int64_t used_in_all = 0, logical = 0, not_empty = 0, bytes_16bit = 0, staging = BackBytes();
+    int64_t entries = 0;
     for (const ModelSequence& sequence : sequences_) {
       logical += sequence.committed;
       not_empty += sequence.room_end > 0;
@@ -507,6 +508,7 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
       ASSERT_EQ(real.entries, held.entries);
       ASSERT_EQ(real.bytes_16bit, held.bytes_16bit);
       bytes_16bit += held.bytes_16bit;
+      entries += held.entries;
     }
     for (const auto& [ticket, stage] : stages_) {
       for (const auto& [block, piece] : stage.orphans) staging += piece.bytes;
@@ -521,6 +523,7 @@ class KvCacheModelTest : public testing::TestWithParam<ModelCase> {
     ASSERT_EQ(stats.slab_bytes, claims_->slab_bytes_in_use());
     ASSERT_EQ(stats.slack_bytes, stats.slab_bytes - used_in_all - staging);
     ASSERT_EQ(stats.logical_tokens, logical);
+    ASSERT_EQ(stats.entries, entries);
     ASSERT_EQ(stats.sequences, not_empty);
     ASSERT_EQ(cache_->Bytes16Bit(), bytes_16bit);
   }
@@ -579,6 +582,7 @@ TEST_P(KvCacheModelTest, RandomOperationsAgreeWithTheNaiveModel) {
   EXPECT_EQ(stats.staging_bytes, 0);
   EXPECT_EQ(stats.slab_bytes, 0);
   EXPECT_EQ(stats.logical_tokens, 0);
+  EXPECT_EQ(stats.entries, 0);
   EXPECT_EQ(stats.sequences, 0);
   EXPECT_TRUE(cache_->Fits(cache_->max_sequence_tokens(), 0));
 }

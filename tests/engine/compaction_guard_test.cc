@@ -114,6 +114,30 @@ TEST_F(CompactionGuardTest, TransitionsAreCountedAndTheModeShown) {
               HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"uncompressed\"} 1\n"));
 }
 
+TEST(GuardReadingsTest, AreToldAfterEachWindowToOthersAndInMetrics) {
+  GuardrailLimits limits;
+  limits.evaluation_window = absl::Milliseconds(100);
+  CompressionControl control{MakeCompression("balanced").value()};
+  Metrics metrics{"tiny"};
+  CompactionGuard guard(limits, 8, &control, &metrics);
+  const auto report = [&control](Guard asked) {
+    return control.reports()[static_cast<size_t>(asked)];
+  };
+  for (int step = 0; step < 8; ++step) {  // a cycle
+    guard.Stepped(absl::Milliseconds(3), absl::ZeroDuration());
+  }
+  EXPECT_FALSE(report(Guard::kMergeLatency).reading.has_value());
+  absl::SleepFor(limits.evaluation_window + absl::Milliseconds(1));
+  guard.Judge();
+  ASSERT_TRUE(report(Guard::kMergeLatency).reading.has_value());
+  EXPECT_EQ(report(Guard::kMergeLatency).reading->samples, 1);
+  EXPECT_EQ(report(Guard::kMergeLatency).reading->value, 0.003);
+  EXPECT_EQ(report(Guard::kMergeLatency).level, GuardLevel::kClear);
+  EXPECT_FALSE(report(Guard::kHitRatio).reading.has_value());
+  EXPECT_EQ(metrics.guard_reading(GuardMetric::kMergeLatency).value(), 0.003);
+  EXPECT_EQ(metrics.guard_samples(GuardMetric::kMergeLatency).value(), 1);
+}
+
 TEST(GuardMetricsTest, LabelsAreTheNamesOfTheGuardrails) {
   Metrics metrics("tiny");
   const auto has = [&metrics](const std::string& name, const std::string& label, int value) {

@@ -109,6 +109,44 @@ TEST(CompactionTest, AReceiptAgreesWithTheBooksToTheByte) {
   engine.Settled();
 }
 
+TEST(CompactionTest, MetricsAgreeWithTheReceiptAndTheBooks) {
+  Metrics metrics("tiny");
+  WatchedEngine engine(CompactingConfig(), nullptr, &metrics);
+  engine.Run(CompactedRequest("off", 100, 5, "off"));
+  EngineLoad last;
+  double physical = 0;
+  const Receipt receipt =
+      engine
+          .RunUntil(
+              CompactedRequest("r", 640, kManyTokens, "balanced"),
+              [&](const EngineLoad& load) {
+                physical = metrics.kv_tokens_physical.value();
+                return AllUnitsSwapped(load) && load.kv_bytes_16bit > 1.5 * load.kv_bytes_used;
+              },
+              &last)
+          .last.receipt;
+  engine.Settled();
+  EXPECT_EQ(physical, static_cast<double>(receipt.entries_held) / kTinyUnits);
+  EXPECT_LT(physical, static_cast<double>(receipt.logical_tokens));
+  EXPECT_EQ(metrics.kv_tokens_physical.value(), 0);
+  const auto value = [text = metrics.Serialize()](const std::string& name) {
+    const std::string begin = "condense_" + name + "{model=\"tiny\"} ";
+    const size_t at = text.find("\n" + begin);
+    EXPECT_NE(at, std::string::npos) << name;
+    return std::stod(text.substr(at + 1 + begin.size()));
+  };
+  EXPECT_EQ(value("request_kv_ratio_count"), 1);  // not of the one with preset off
+  EXPECT_NEAR(value("request_kv_ratio_sum"), receipt.ratio, 1e-6 * receipt.ratio);
+  EXPECT_EQ(value("compaction_log_mass_error_count"), value("compaction_hit_ratio_count"));
+  EXPECT_GT(value("compaction_log_mass_error_sum"), 0);
+  const double steps = metrics.steps.value();
+  EXPECT_EQ(metrics.kv_held_samples.value(), steps);
+  const double mean = metrics.kv_held_mib.value() / steps;
+  EXPECT_GT(mean, 0);
+  EXPECT_LT(mean, static_cast<double>(last.kv_bytes_total) / (1 << 20));
+  EXPECT_GT(metrics.kv_held_mib_squares.value() / steps, mean * mean);
+}
+
 TEST(CompactionTest, PresetsRunSideBySide) {
   WatchedEngine engine(CompactingConfig());
   const std::vector<std::string> presets = {"off", "lossless", "light", "balanced", "aggressive"};

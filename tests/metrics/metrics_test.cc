@@ -83,6 +83,12 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   metrics.kv_bytes_used.Set(4);
   metrics.kv_bytes_free.Set(5);
   metrics.kv_tokens_logical.Set(6);
+  metrics.kv_tokens_physical.Set(5.5);
+  metrics.kv_held_samples.Increment();
+  metrics.kv_held_mib.Increment(1.5);
+  metrics.kv_held_mib_squares.Increment(2.25);
+  metrics.request_kv_ratio.Observe(4.35);
+  metrics.compaction_log_mass_error.Observe(0.125);
   metrics.prompt_tokens.Increment(7);
   metrics.kv_bytes_staging.Set(8);
   metrics.kv_bytes_slack.Set(9);
@@ -109,6 +115,12 @@ TEST(MetricsTest, EachHandleReachesItsOwnSeries) {
   EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"used\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"free\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_tokens{model=\"tiny\",state=\"logical\"} 6\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_tokens{model=\"tiny\",state=\"physical\"} 5.5\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_held_samples_total{model=\"tiny\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_held_mib_total{model=\"tiny\"} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("condense_kv_held_mib_squares_total{model=\"tiny\"} 2.25\n"));
+  EXPECT_THAT(text, HasSubstr("condense_request_kv_ratio_sum{model=\"tiny\"} 4.35\n"));
+  EXPECT_THAT(text, HasSubstr("condense_compaction_log_mass_error_sum{model=\"tiny\"} 0.125\n"));
   EXPECT_THAT(text, HasSubstr("condense_prompt_tokens_total{model=\"tiny\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"staging\"} 8\n"));
   EXPECT_THAT(text, HasSubstr("condense_kv_bytes{model=\"tiny\",state=\"slack\"} 9\n"));
@@ -152,6 +164,7 @@ TEST(MetricsTest, GuardrailsOfCompactionAreBucketEdges) {
   Metrics metrics("tiny");
   metrics.compaction_hit_ratio.Observe(0.85);
   metrics.compaction_output_error.Observe(0.05);
+  metrics.compaction_log_mass_error.Observe(0.05);
   metrics.step_added_seconds.Observe(0.002);
   const std::string text = metrics.Serialize();
   const auto bucket = [](const std::string& name, const std::string& le, int count) {
@@ -162,6 +175,8 @@ TEST(MetricsTest, GuardrailsOfCompactionAreBucketEdges) {
   EXPECT_THAT(text, bucket("compaction_hit_ratio", "0.85", 1));
   EXPECT_THAT(text, bucket("compaction_output_error", "0.04", 0));
   EXPECT_THAT(text, bucket("compaction_output_error", "0.05", 1));
+  EXPECT_THAT(text, bucket("compaction_log_mass_error", "0.04", 0));
+  EXPECT_THAT(text, bucket("compaction_log_mass_error", "0.05", 1));
   EXPECT_THAT(text, bucket("step_added_seconds", "0.001", 0));
   EXPECT_THAT(text, bucket("step_added_seconds", "0.002", 1));
 }

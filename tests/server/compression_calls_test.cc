@@ -145,7 +145,7 @@ TEST_F(CompressionCallsTest, AModeIsForcedToldAndReleased) {
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(info_->GetServerInfo(&context, {}, &info).ok());
   EXPECT_EQ(info.compression_mode_reason(), Get().mode_reason());
-  EXPECT_EQ(info.schema_revision(), 3);
+  EXPECT_EQ(info.schema_revision(), 4);
   v1::GenerateResponse response;
   ASSERT_TRUE(Generate(ShortRequest(3), &response).ok());
   EXPECT_EQ(response.receipt().mode(), "uncompressed");
@@ -154,6 +154,57 @@ TEST_F(CompressionCallsTest, AModeIsForcedToldAndReleased) {
   ASSERT_TRUE(Generate(ShortRequest(3), &response).ok());
   EXPECT_EQ(response.receipt().mode(), "uncompressed");  // until the dwell is over
   EXPECT_THAT(Get().mode_reason(), HasSubstr("released"));
+}
+
+TEST_F(CompressionCallsTest, EveryGuardrailIsListedWithWhatItMayRead) {
+  EngineConfig config;
+  config.guard_limits.drift.warning = 0.005;
+  StartCompacting(config);
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(info_->GetServerInfo(&context, {}, &info).ok());
+  ASSERT_EQ(info.guard_readings_size(), kNumGuards);
+  for (int i = 0; i < kNumGuards; ++i) {
+    const v1::GuardReading& reading = info.guard_readings(i);
+    EXPECT_EQ(reading.guard(), TraitsOf(static_cast<Guard>(i)).label);
+    EXPECT_EQ(reading.samples(), 0);
+    EXPECT_FALSE(reading.has_value() || reading.has_lower() || reading.has_upper());
+    EXPECT_EQ(reading.level(), "clear");
+  }
+  const v1::GuardReading& drift = info.guard_readings(static_cast<int>(Guard::kDrift));
+  EXPECT_EQ(drift.guard(), "drift");
+  EXPECT_EQ(drift.warning(), 0.005);
+  EXPECT_EQ(drift.limit(), config.guard_limits.drift.limit);
+  EXPECT_EQ(drift.min_samples(), config.guard_limits.drift.min_samples);
+}
+
+TEST_F(CompressionCallsTest, WhatTheGuardReadsIsTold) {
+  EngineConfig config;
+  config.guard = true;
+  config.guard_limits.evaluation_window = absl::Milliseconds(100);
+  // How far the arena is filled is read in every window.
+  config.guard_limits.memory.warning = 0;
+  config.guard_limits.hysteresis = 0;
+  config.guard_limits.warning_windows = 1;
+  config.compression = MakeCompression("balanced").value();
+  StartCompacting(config);
+  const auto memory = [this] {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(info_->GetServerInfo(&context, {}, &info).ok());
+    return info.guard_readings(static_cast<int>(Guard::kMemory));
+  };
+  const absl::Time until = absl::Now() + absl::Seconds(60);
+  v1::GuardReading reading = memory();
+  while (reading.samples() == 0 && absl::Now() < until) {
+    v1::GenerateResponse response;
+    ASSERT_TRUE(Generate(ShortRequest(80), &response).ok());
+    reading = memory();
+  }
+  EXPECT_GT(reading.samples(), 0);
+  EXPECT_GT(reading.value(), 0);
+  EXPECT_LE(reading.value(), 1);
+  EXPECT_EQ(reading.level(), "warning");
 }
 
 TEST_F(CompressionCallsTest, AModeThatIsNoneOrHasNoGuardChangesNothing) {

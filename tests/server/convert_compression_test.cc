@@ -146,6 +146,32 @@ TEST(ConvertCompressionTest, ModesAreThoseThatMayLastAndAuto) {
   EXPECT_THAT(Refusal(ToForcedMode(std::string(65, 'a')).status()), StartsWith("mode has 65"));
 }
 
+TEST(ConvertCompressionTest, AReadingIsToldWithItsBoundsWhereTheyAreKnown) {
+  GuardReports reports;
+  reports[static_cast<size_t>(Guard::kHitRatio)] = {
+      Reading{.value = 0.9, .samples = 40, .upper = 0.95}, GuardLevel::kWarning};
+  reports[static_cast<size_t>(Guard::kMemoryFluctuation)] = {
+      Reading{.value = 0.5, .samples = 3, .lower = 0.4}, GuardLevel::kBroken};
+  google::protobuf::RepeatedPtrField<v1::GuardReading> messages;
+  FillGuardReadings(reports, GuardrailLimits(), &messages);
+  ASSERT_EQ(messages.size(), kNumGuards);
+  const v1::GuardReading& hits = messages[static_cast<int>(Guard::kHitRatio)];
+  EXPECT_EQ(hits.guard(), "hit_ratio");
+  EXPECT_EQ(hits.value(), 0.9);
+  EXPECT_EQ(hits.samples(), 40);
+  EXPECT_FALSE(hits.has_lower());
+  EXPECT_EQ(hits.upper(), 0.95);
+  EXPECT_EQ(hits.warning(), 0.95);
+  EXPECT_EQ(hits.limit(), 0.85);
+  EXPECT_EQ(hits.min_samples(), 32);
+  EXPECT_EQ(hits.level(), "warning");
+  const v1::GuardReading& fluctuation = messages[static_cast<int>(Guard::kMemoryFluctuation)];
+  EXPECT_EQ(fluctuation.lower(), 0.4);
+  EXPECT_FALSE(fluctuation.has_upper());
+  EXPECT_EQ(fluctuation.level(), "broken");
+  EXPECT_FALSE(messages[static_cast<int>(Guard::kDrift)].has_value());
+}
+
 TEST(ConvertCompressionTest, AStateTellsTheDefaultAndTheWholeCache) {
   Compression compression;
   compression.preset = "light";

@@ -141,6 +141,23 @@ class InfoService final : public v1::Info::Service {
     response->set_compression_preset("light");
     response->set_compression_policy("none");
     response->set_compression_ratio(2.8);
+    response->set_compression_mode_reason("hit ratio \x1b[31m0.97 is fine");
+    v1::GuardReading* drift = response->add_guard_readings();
+    drift->set_guard("drift");
+    drift->set_value(0.004);
+    drift->set_samples(12);
+    drift->set_lower(0.001);
+    drift->set_upper(0.007);
+    drift->set_warning(0.01);
+    drift->set_limit(0.02);
+    drift->set_min_samples(8);
+    drift->set_level("clear");
+    v1::GuardReading* canary = response->add_guard_readings();
+    canary->set_guard("canary");
+    canary->set_warning(0.95);
+    canary->set_limit(0.9);
+    canary->set_min_samples(5);
+    canary->set_level("clear");
     (*response->mutable_limits())["stop"] = 16;
     return grpc::Status::OK;
   }
@@ -196,6 +213,7 @@ class AdminService final : public v1::Admin::Service {
       state_.set_ratio(request->compression().ratio());
     }
     if (request->has_paused()) state_.set_paused(request->paused());
+    if (request->has_mode()) forced_ = request->mode();
     *response->mutable_state() = State();
     return grpc::Status::OK;
   }
@@ -208,7 +226,8 @@ class AdminService final : public v1::Admin::Service {
 
   v1::CompressionState State() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     v1::CompressionState state = state_;
-    state.set_mode(state_.paused() ? "holding" : "compacting");
+    state.set_mode(state_.paused() ? "holding" : forced_.empty() ? "compacting" : forced_);
+    if (!forced_.empty()) state.set_mode_reason("an operator wants it so");
     state.add_formats("k6v4");
     state.set_bytes_held(1 << 20);
     state.set_bytes_16bit(3 << 20);
@@ -222,6 +241,7 @@ class AdminService final : public v1::Admin::Service {
 
   Mutex mutex_;
   v1::CompressionState state_ ABSL_GUARDED_BY(mutex_);
+  std::string forced_ ABSL_GUARDED_BY(mutex_);  // mode
   std::vector<v1::SetCompressionRequest> changes_ ABSL_GUARDED_BY(mutex_);
 };
 

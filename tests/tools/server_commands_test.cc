@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -227,6 +228,7 @@ TEST(UnreachableServerTest, ExitsThreeAndSaysWhatToDo) {
     EXPECT_EQ(result.exit_code, 3) << command;
     EXPECT_THAT(result.err, HasSubstr("no server answers at 127.0.0.1:1")) << command;
   }
+  EXPECT_EQ(RunTool({"status", "--watch", "--server", "127.0.0.1:1"}).exit_code, 3);
 }
 
 TEST_F(ChatTest, KeepsTheHistoryAndForgetsItOnReset) {
@@ -277,6 +279,11 @@ TEST_F(StatusTest, ShowsATable) {
                                     "6 under way"));
 }
 
+TEST_F(StatusTest, ShowsWhyTheModeIsWhatItIsWithoutControlCharacters) {
+  EXPECT_THAT(Run({"status"}).out,
+              HasSubstr("compacting: hit ratio \xef\xbf\xbd[31m0.97 is fine\n"));
+}
+
 TEST_F(StatusTest, PrintsJson) {
   const json status = json::parse(Run({"status", "--json"}).out);
   EXPECT_EQ(status["server"]["version"], "9.9");
@@ -287,6 +294,83 @@ TEST_F(StatusTest, PrintsJson) {
   EXPECT_EQ(status["load"]["kv_bytes_staging"], 2048);
   EXPECT_EQ(status["load"]["swaps"]["accepted"], 1234);
   EXPECT_EQ(status["server"]["compression_preset"], "light");
+  EXPECT_EQ(status["server"]["compression_mode_reason"], "hit ratio \x1b[31m0.97 is fine");
+  const json& readings = status["server"]["guard_readings"];
+  ASSERT_EQ(readings.size(), 2u);
+  EXPECT_EQ(readings[0], json({{"guard", "drift"},
+                               {"samples", 12},
+                               {"value", 0.004},
+                               {"lower", 0.001},
+                               {"upper", 0.007},
+                               {"warning", 0.01},
+                               {"limit", 0.02},
+                               {"min_samples", 8},
+                               {"level", "clear"}}));
+  EXPECT_EQ(readings[1]["samples"], 0);
+  EXPECT_FALSE(readings[1].contains("value"));
+}
+
+TEST_F(StatusTest, WatchPrintsOneViewAfterTheOtherWhereTheOutputIsNoTerminal) {
+  const ToolResult result = Run({"status", "--watch", "--interval", "0.05", "--count", "3"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out.find_first_of("\x1b\r"), std::string::npos);
+  size_t views = 0;
+  for (size_t at = 0; (at = result.out.find("server        127", at)) != std::string::npos; ++at) {
+    ++views;
+  }
+  EXPECT_EQ(views, 3u);
+  EXPECT_THAT(result.out, HasSubstr("\n\nserver"));
+  EXPECT_THAT(result.out, HasSubstr("mode          compacting: hit ratio \\x1b[31m0.97 is fine\n"));
+}
+
+TEST_F(StatusTest, WatchPrintsOneJsonObjectPerLine) {
+  const ToolResult result =
+      Run({"status", "--watch", "--interval", "0.05", "--count", "2", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  ASSERT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2);
+  const size_t first_end = result.out.find('\n');
+  const json first = json::parse(result.out.substr(0, first_end));
+  const json second = json::parse(result.out.substr(first_end + 1));
+  EXPECT_EQ(first["load"]["swaps"]["accepted"], 1234);
+  EXPECT_EQ(first["server"], second["server"]);
+  EXPECT_LT(first["time"], second["time"]);
+}
+
+TEST_F(StatusTest, WatchOnATerminalEndsWithCtrlCAndGivesItBackAsItWas) {
+  const TerminalResult result =
+      RunToolOnTerminal({"status", "--watch", "--interval", "0.05", "--server", server_.address()},
+                        50, 30, "drift", "\x03");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(result.same_settings);
+  EXPECT_THAT(result.out, ::testing::StartsWith("\x1b[?1049h\x1b[?25l\x1b[H"));
+  // Nothing but the echo of Ctrl-C may stand between the last view and the end.
+  EXPECT_THAT(result.out, ::testing::EndsWith("\x1b[?25h\x1b[?1049l"));
+  const std::string bar = "\n" + std::string(13, '#');
+  EXPECT_THAT(result.out, HasSubstr(bar + std::string(37, '.') + "\x1b[K\r\n"));
+  EXPECT_THAT(result.out, Not(HasSubstr("\x1b[31m")));
+}
+
+TEST_F(StatusTest, WatchEndsWhenItHasShownEnoughAndRefusesWhatMakesNoSense) {
+  EXPECT_EQ(Run({"status", "--watch", "--count", "1"}).exit_code, 0);
+  EXPECT_EQ(Run({"status", "--count", "1"}).exit_code, 2);
+  EXPECT_EQ(Run({"status", "--interval", "1"}).exit_code, 2);
+  EXPECT_EQ(Run({"status", "--watch", "--count", "0"}).exit_code, 2);
+  EXPECT_EQ(Run({"status", "--watch", "--interval", "0"}).exit_code, 2);
+}
+
+TEST(WatchTest, EndsWhenTheServerIsGone) {
+  auto server = std::make_unique<FakeServer>();
+  const std::string address = server->address();
+  std::thread end([&server] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    server.reset();
+  });
+  const ToolResult result =
+      RunTool({"status", "--watch", "--interval", "0.05", "--server", address});
+  end.join();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE"));
 }
 
 TEST_F(BenchTest, ClosedLoopSendsAllRequestsWithLengthsInRange) {
@@ -380,6 +464,22 @@ TEST_F(CompressionTest, PausesAndResumes) {
   EXPECT_FALSE(changes[1].paused());
   EXPECT_FALSE(changes[0].has_compression());
   EXPECT_EQ(Run({"compression", "--pause", "--resume"}).exit_code, 2);
+}
+
+TEST_F(CompressionTest, ForcesAModeAndShowsWhyItIs) {
+  const ToolResult result = Run({"compression", "--mode", "uncompressed"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("uncompressed: an operator wants it so\n"));
+  EXPECT_THAT(Run({"compression", "--mode=holding", "--pause"}).out,
+              HasSubstr("holding: compaction is paused; an operator wants it so\n"));
+  const json state = json::parse(Run({"compression", "--json"}).out);
+  EXPECT_EQ(state["mode_reason"], "an operator wants it so");
+  const auto changes = server_.compression_changes();
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].mode(), "uncompressed");
+  EXPECT_FALSE(changes[0].has_paused() || changes[0].has_compression());
+  EXPECT_EQ(changes[1].mode(), "holding");
+  EXPECT_TRUE(changes[1].paused());
 }
 
 TEST_F(CompressionTest, RefusalsReachTheUser) {
