@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "kernels/backend.h"
 
@@ -29,6 +31,9 @@ class FaultBackend final : public Backend {
   // While held, KvRead, KvBuild and KvEvaluate do not begin: their thread waits. Thread-safe.
   void HoldWorkerOps(bool held) { worker_ops_held_ = held; }
   bool worker_waits() const { return worker_waits_; }
+  // Called on the engine's thread after each Sample with what it gave; may change and hold it up.
+  // Before the backend is used. REQUIRES: the wrapped one's Sample is done when it returns.
+  void WatchSample(std::function<void(const SampleArgs&)> watch) { watch_ = std::move(watch); }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
   // Likewise for allocations.
@@ -71,6 +76,7 @@ class FaultBackend final : public Backend {
   absl::Status EnterWorkerOp(const char* op);
 
   const std::unique_ptr<Backend> wrapped_;
+  std::function<void(const SampleArgs&)> watch_;
   int64_t failing_op_ = -1;
   std::atomic<bool> device_is_lost_{false};
   int64_t failing_allocation_ = -1;
