@@ -56,13 +56,17 @@ class CompressionControl {
     return forced_;
   }
 
-  // Where there is a guard, its mode, but "holding" where a pause stops what it allows. Else
-  // "holding": paused. "compacting": new requests are compacted unless they ask for another preset.
-  // "uncompressed": the other way round.
+  // Where there is a guard, its mode, but "holding" where a pause stops what it allows, and
+  // "uncompressed" where it allows what requests do not get by default. Else "holding": paused.
+  // "compacting": new requests are compacted unless they ask for another preset. "uncompressed":
+  // the other way round.
   const char* mode() const {
     MutexLock lock(&mutex_);
     if (guard_.has_value()) {
       const GuardrailMode mode = forced_.value_or(guard_->mode);
+      if (mode == GuardrailMode::kCompacting && !paused() && !default_.active()) {
+        return GuardrailModeName(GuardrailMode::kUncompressed);
+      }
       const bool holds = paused() && mode != GuardrailMode::kUncompressed;
       return GuardrailModeName(holds ? GuardrailMode::kHolding : mode);
     }

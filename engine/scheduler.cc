@@ -226,11 +226,12 @@ int32_t Scheduler::BackgroundTokensOf(const StepPlan& plan, const BackgroundToke
     if (left > 1) others += left;
   }
   const int64_t room = options_.step_tokens - plan.num_tokens;
-  others = std::min<int64_t>(others, options_.step_tokens);
-  const int64_t limit =
-      running_.empty()
-          ? allowed.alone
-          : std::min<int64_t>(allowed.beside, std::max<int64_t>(1, others / kBackgroundPart));
+  // Of a full step they give up what the background gets.
+  const int64_t part =
+      std::min<int64_t>(others / kBackgroundPart, options_.step_tokens / (kBackgroundPart + 1));
+  const int64_t limit = running_.empty()
+                            ? allowed.alone
+                            : std::min<int64_t>(allowed.beside, std::max<int64_t>(1, part));
   const int64_t left = background_->known() - background_->computed();
   return static_cast<int32_t>(std::max<int64_t>(0, std::min({left, limit, room})));
 }

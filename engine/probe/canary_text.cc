@@ -48,6 +48,8 @@ constexpr const char* kOwners[] = {"Falcon", "Granite", "Harbor", "Juniper", "La
                                    "Orchid", "Pioneer", "Quartz", "Raven",   "Saffron", "Timber"};
 static_assert(std::size(kKinds) == kCanaryFacts);
 
+constexpr double kToldIn = 0.9;  // of the prompt
+
 class Writer {
  public:
   Writer(const Tokenizer& tokenizer, uint64_t seed) : tokenizer_(tokenizer), random_(seed) {}
@@ -111,6 +113,37 @@ void Append(const std::vector<TokenId>& tokens, std::vector<TokenId>* to) {
   to->insert(to->end(), tokens.begin(), tokens.end());
 }
 
+// Prose of `tokens` behind what is there, with the facts in it. What found no room is taken off.
+void Tell(int32_t tokens, Writer* writer, std::vector<Fact>* facts, std::vector<TokenId>* prompt) {
+  size_t planted = 0;
+  while (static_cast<int32_t>(prompt->size()) < tokens) {
+    Append(writer->Encode(absl::StrCat(" ", writer->Sentence())), prompt);
+    const double done = static_cast<double>(prompt->size()) / tokens;
+    // In the middle of its part of the first nine tenths.
+    if (planted == facts->size() ||
+        done < kToldIn * (static_cast<double>(planted) + 0.5) / kCanaryFacts) {
+      continue;
+    }
+    const Fact& fact = (*facts)[planted];
+    const std::vector<TokenId> told =
+        writer->Encode(absl::StrCat(fact.question, fact.answer, ".\n"));
+    if (static_cast<double>(prompt->size() + told.size()) > kToldIn * tokens) continue;
+    Append(told, prompt);
+    ++planted;
+  }
+  facts->resize(planted);
+}
+
+void Ask(const Writer& writer, const std::vector<Fact>& facts, CanaryText* canary) {
+  for (const Fact& fact : facts) {
+    Append(writer.Encode(fact.question), &canary->forced);
+    const auto begin = static_cast<int32_t>(canary->forced.size());
+    Append(writer.Encode(fact.answer), &canary->forced);
+    canary->answers.push_back({begin, static_cast<int32_t>(canary->forced.size())});
+    Append(writer.Encode("."), &canary->forced);
+  }
+}
+
 }  // namespace
 
 CanaryText MakeCanaryText(const Tokenizer& tokenizer, int32_t tokens, uint64_t seed) {
@@ -118,17 +151,7 @@ CanaryText MakeCanaryText(const Tokenizer& tokenizer, int32_t tokens, uint64_t s
   std::vector<Fact> facts = DrawFacts(&writer);
   CanaryText canary;
   if (tokenizer.adds_bos() && tokenizer.bos().has_value()) canary.prompt = {*tokenizer.bos()};
-  size_t planted = 0;
-  while (static_cast<int32_t>(canary.prompt.size()) < tokens) {
-    Append(writer.Encode(absl::StrCat(" ", writer.Sentence())), &canary.prompt);
-    const double done = static_cast<double>(canary.prompt.size()) / tokens;
-    // In the middle of its part of the first nine tenths.
-    if (planted < facts.size() &&
-        done >= 0.9 * (static_cast<double>(planted) + 0.5) / kCanaryFacts) {
-      const Fact& fact = facts[planted++];
-      Append(writer.Encode(absl::StrCat(fact.question, fact.answer, ".\n")), &canary.prompt);
-    }
-  }
+  Tell(tokens, &writer, &facts, &canary.prompt);
   while (static_cast<int32_t>(canary.forced.size()) < kCanaryRunUp) {
     Append(writer.Encode(absl::StrCat(" ", writer.Sentence())), &canary.forced);
   }
@@ -136,13 +159,7 @@ CanaryText MakeCanaryText(const Tokenizer& tokenizer, int32_t tokens, uint64_t s
   for (size_t i = 0; i + 1 < facts.size(); ++i) {
     std::swap(facts[i], facts[i + writer.Draw(facts.size() - i)]);
   }
-  for (const Fact& fact : facts) {
-    Append(writer.Encode(fact.question), &canary.forced);
-    const auto begin = static_cast<int32_t>(canary.forced.size());
-    Append(writer.Encode(fact.answer), &canary.forced);
-    canary.answers.push_back({begin, static_cast<int32_t>(canary.forced.size())});
-    Append(writer.Encode("."), &canary.forced);
-  }
+  Ask(writer, facts, &canary);
   return canary;
 }
 

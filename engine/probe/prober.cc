@@ -24,6 +24,8 @@ bool IsSampled(uint64_t number, double share) {
   return static_cast<double>(mixed >> 11) * 0x1p-53 < share;
 }
 
+ProbeKind KindOf(bool compacted) { return compacted ? ProbeKind::kDrift : ProbeKind::kFloor; }
+
 }  // namespace
 
 absl::Status ProbeOptions::Validate() const {
@@ -63,7 +65,8 @@ void Prober::Started(Sequence* sequence) {
 
 void Prober::Stepped(Sequence* sequence) {
   const TokenRecord* record = sequence->record();
-  if (record == nullptr || record->size() < kRecordTokens) return;
+  // Ended, it is offered once, by Ended.
+  if (record == nullptr || record->size() < kRecordTokens || sequence->ended()) return;
   if (record->added() % kSnapshotTokens == 0) Offer(*sequence);
 }
 
@@ -88,8 +91,7 @@ void Prober::Offer(const Sequence& sequence) {
   }
   if (static_cast<int64_t>(tokens.size()) > parts_.max_request_tokens) return;
   if (pending_.size() == kMostPending) {
-    Count(pending_.front().compacted ? ProbeKind::kDrift : ProbeKind::kFloor,
-          ProbeOutcome::kDropped);
+    Count(KindOf(pending_.front().compacted), ProbeOutcome::kDropped);
     pending_.pop_front();
   }
   pending_.push_back({std::move(tokens), record, compacted});
@@ -123,7 +125,7 @@ std::unique_ptr<Sequence> Prober::NextDrift() {
     Pending pending = std::move(pending_.front());
     pending_.pop_front();
     if (pending.record.since() < parts_.guard->evidence_from()) {
-      Count(ProbeKind::kDrift, ProbeOutcome::kDropped);
+      Count(KindOf(pending.compacted), ProbeOutcome::kDropped);
       continue;
     }
     const auto first = pending.tokens.end() - pending.record.size();
@@ -177,7 +179,7 @@ void Prober::Finished(const Sequence& sequence) {
       if (whole) {
         FinishDrift(record);
       } else {
-        Count(active_->compacted ? ProbeKind::kDrift : ProbeKind::kFloor, ProbeOutcome::kDropped);
+        Count(KindOf(active_->compacted), ProbeOutcome::kDropped);
       }
       active_.reset();
       return;
@@ -194,7 +196,7 @@ void Prober::Finished(const Sequence& sequence) {
 
 void Prober::FinishDrift(const TokenRecord& reference) {
   const TokenRecord& live = active_->record;
-  const ProbeKind kind = active_->compacted ? ProbeKind::kDrift : ProbeKind::kFloor;
+  const ProbeKind kind = KindOf(active_->compacted);
   if (live.since() < parts_.guard->evidence_from()) return Count(kind, ProbeOutcome::kDropped);
   double kl = 0.0, nll_delta = 0.0;
   int32_t agreements = 0;

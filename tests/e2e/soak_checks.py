@@ -57,7 +57,7 @@ def held_by_the_cache(metrics):
     """The gauges that are zero when the cache is empty. They follow GetLoad by a moment."""
     names = ("condense_kv_bytes{", "condense_kv_tokens{", "condense_compaction_jobs_out{")
     held = {name: value for name, value in metrics.items() if name.startswith(names) and 'state="free"' not in name}
-    require(len(held) == 5, f"bytes used, staging and slack, tokens and jobs are expected in {held}")
+    require(len(held) == 6, f"bytes used, staging and slack, tokens of both kinds and jobs are expected in {held}")
     return held
 
 

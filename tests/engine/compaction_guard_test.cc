@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -138,6 +140,107 @@ TEST(GuardReadingsTest, AreToldAfterEachWindowToOthersAndInMetrics) {
   EXPECT_EQ(metrics.guard_samples(GuardMetric::kMergeLatency).value(), 1);
 }
 
+// One bad evaluation window switches off.
+GuardrailLimits Hasty(GuardrailLimits limits) {
+  limits.evaluation_window = absl::Milliseconds(100);
+  limits.warning_windows = limits.limit_windows = 1;
+  limits.uncompressed_dwell = limits.max_dwell = absl::Hours(1);
+  return limits;
+}
+
+class RebuildsTest : public ::testing::Test {
+ protected:
+  // Whether one is rebuilt that lost much, and one that drifted much.
+  bool RebuildsAny() const {
+    return guard_.Rebuilds(0.1, std::nullopt) || guard_.Rebuilds(1.0, 1.0);
+  }
+  void JudgeWindow() {
+    const absl::Time until = CompactionGuard::Now() + absl::Milliseconds(100);
+    while (CompactionGuard::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+    guard_.Judge();
+  }
+
+  CompressionControl control_{MakeCompression("balanced").value()};
+  CompactionGuard guard_{Hasty(GuardrailLimits()), 3, &control_, nullptr};
+};
+
+TEST_F(RebuildsTest, WhoLostTooMuchWhereQualityBrokeALimit) {
+  EXPECT_FALSE(RebuildsAny());
+  for (int i = 0; i < 10; ++i) guard_.Canary(0, 4);
+  EXPECT_FALSE(RebuildsAny());
+  JudgeWindow();
+  ASSERT_EQ(guard_.mode(), GuardrailMode::kUncompressed);
+  const GuardrailLimits limits;
+  struct {
+    double hit_ratio;
+    std::optional<double> drift;  // of perplexity
+    bool rebuilt;
+  } const cases[] = {{1.0, std::nullopt, false},
+                     {limits.hit_ratio.limit, std::nullopt, false},  // at the limit is not beyond
+                     {limits.hit_ratio.limit - 1e-9, std::nullopt, true},
+                     {0.0, std::nullopt, true},
+                     {0.0, 0.0, true},
+                     {1.0, 0.0, false},
+                     {1.0, limits.drift.limit - 1e-6, false},
+                     {1.0, limits.drift.limit + 1e-6, true},
+                     {limits.hit_ratio.warning - 0.01, limits.drift.warning + 1e-3, false},
+                     {0.5, 1.0, true}};
+  for (const auto& [hit_ratio, drift, rebuilt] : cases) {
+    std::optional<double> nats;
+    if (drift.has_value()) nats = std::log1p(*drift);
+    EXPECT_EQ(guard_.Rebuilds(hit_ratio, nats), rebuilt)
+        << hit_ratio << " " << drift.value_or(-1.0);
+  }
+}
+
+TEST_F(RebuildsTest, NobodyInAnyForcedMode) {
+  for (int i = 0; i < kNumGuardrailModes; ++i) {
+    control_.Force(static_cast<GuardrailMode>(i));
+    guard_.Judge();
+    EXPECT_FALSE(RebuildsAny()) << GuardrailModeName(guard_.mode());
+  }
+}
+
+// Memory is no better for it.
+TEST_F(RebuildsTest, NobodyWhereMemoryBrokeALimit) {
+  KvCacheStats low, high;
+  low.arena_bytes = high.arena_bytes = 100000;
+  low.used_bytes = 1000;
+  high.used_bytes = 50000;
+  for (int i = 0; i < 10; ++i) {
+    guard_.Turned(low, low);
+    guard_.Turned(low, high);
+    guard_.Turned(high, low);
+  }
+  JudgeWindow();
+  ASSERT_EQ(guard_.mode(), GuardrailMode::kUncompressed);
+  EXPECT_FALSE(RebuildsAny());
+}
+
+TEST_F(RebuildsTest, NobodyWhileAWarningHolds) {
+  for (int i = 0; i < 400; ++i) guard_.Drift(true, std::log1p(0.015), 64);
+  JudgeWindow();
+  ASSERT_EQ(guard_.mode(), GuardrailMode::kHolding);
+  EXPECT_FALSE(RebuildsAny());
+}
+
+TEST(GuardMetricsTest, ProbesAreReadByTheNextWindow) {
+  CompressionControl control(MakeCompression("balanced").value());
+  Metrics metrics("tiny");
+  CompactionGuard guard(Hasty(GuardrailLimits()), 8, &control, &metrics);
+  guard.Drift(true, std::log1p(0.001), 64);
+  guard.Drift(true, std::log1p(0.001), 64);
+  guard.Drift(false, std::log1p(0.25), 64);
+  guard.Canary(3, 4);
+  absl::SleepFor(absl::Milliseconds(110));
+  guard.Judge();
+  EXPECT_NEAR(metrics.guard_reading(GuardMetric::kDrift).value(), 0.001, 1e-9);
+  EXPECT_EQ(metrics.guard_samples(GuardMetric::kDrift).value(), 2);
+  EXPECT_EQ(metrics.guard_reading(GuardMetric::kCanary).value(), 0.75);
+  EXPECT_EQ(metrics.guard_samples(GuardMetric::kCanary).value(), 1);
+  EXPECT_NEAR(metrics.drift_floor.value(), 0.25, 1e-9);
+}
+
 TEST(GuardMetricsTest, LabelsAreTheNamesOfTheGuardrails) {
   Metrics metrics("tiny");
   const auto has = [&metrics](const std::string& name, const std::string& label, int value) {
@@ -156,6 +259,7 @@ TEST(GuardMetricsTest, LabelsAreTheNamesOfTheGuardrails) {
 
 EngineConfig GuardedConfig() {
   EngineConfig config = CompactingConfig();
+  config.compression = MakeCompression("balanced").value();  // else the mode is no news
   config.guard = true;
   // Prompts are compacted while little else is in memory: that is not what is tested here.
   config.guard_limits.memory_fluctuation.warning = 1000;
@@ -170,10 +274,7 @@ EngineConfig GuardedConfig() {
 GuardrailLimits ImpossibleHitRatio(GuardrailLimits limits) {
   limits.hit_ratio = {
       .warning = 0.999999, .limit = 0.99999, .min_samples = 4, .window = absl::Minutes(1)};
-  limits.evaluation_window = absl::Milliseconds(100);
-  limits.warning_windows = limits.limit_windows = 1;
-  limits.uncompressed_dwell = limits.max_dwell = absl::Hours(1);
-  return limits;
+  return Hasty(limits);
 }
 
 TEST(GuardedEngineTest, ABrokenLimitLeavesNewRequestsUncompressed) {
@@ -190,6 +291,32 @@ TEST(GuardedEngineTest, ABrokenLimitLeavesNewRequestsUncompressed) {
   EXPECT_EQ(after.last.receipt.mode, "uncompressed");
   EXPECT_EQ(after.last.receipt.ratio, 1.0);
   EXPECT_EQ(after.last.receipt.swaps_accepted + after.last.receipt.swaps_refused, 0);
+  engine.Settled();
+}
+
+// It comes back with all its tokens on an uncompressed cache, and goes on.
+TEST(GuardedEngineTest, ABrokenLimitRebuildsARunningRequest) {
+  EngineConfig config = GuardedConfig();
+  config.guard_limits = ImpossibleHitRatio(config.guard_limits);
+  Metrics metrics("tiny");
+  WatchedEngine engine(config, nullptr, &metrics);
+  EngineLoad last;
+  int after = 0;
+  const Answer answer = engine.RunUntil(
+      CompactedRequest("r", 640, 3000, "balanced"),
+      [&](const EngineLoad&) {
+        // So that an evaluation window passes before the tokens run out.
+        absl::SleepFor(absl::Microseconds(500));
+        return metrics.rebuilds.value() > 0 && ++after == 20;
+      },
+      &last);
+  EXPECT_EQ(metrics.rebuilds.value(), 1);  // there is nothing more to win
+  EXPECT_EQ(answer.last.usage.preemptions, 1);
+  EXPECT_EQ(last.preemptions, 0u);  // nobody needed its room
+  EXPECT_EQ(answer.last.receipt.mode, "uncompressed");
+  EXPECT_EQ(answer.last.receipt.ratio, 1.0);
+  EXPECT_EQ(answer.last.receipt.logical_tokens, 640 + static_cast<int64_t>(answer.ids.size()) - 1);
+  for (const float logprob : answer.logprobs) ASSERT_TRUE(std::isfinite(logprob));
   engine.Settled();
 }
 

@@ -119,5 +119,59 @@ TEST(ConfigTest, AGuardNeedsCompactionAndValidLimits) {
   EXPECT_THAT(Refusal(config.Validate()), StartsWith("guard_evaluation_window is 1ms, must be"));
 }
 
+template <typename Change>
+std::string ProbesRefusal(Change change) {
+  EngineConfig config;
+  config.model_path = "m";
+  change(&config.probes);
+  return Refusal(config.Validate());
+}
+
+TEST(ConfigTest, ProbeRefusalsNameFieldValueAndLimits) {
+  using Probes = ProbeOptions;
+  const auto refusal = [](auto change) { return ProbesRefusal(change); };
+  EXPECT_EQ(refusal([](Probes* p) { p->share = -0.1; }), "probe_share is -0.1; must be in 0..1");
+  EXPECT_EQ(refusal([](Probes* p) { p->share = 1.5; }), "probe_share is 1.5; must be in 0..1");
+  EXPECT_EQ(refusal([](Probes* p) { p->share = kNan; }), "probe_share is nan; must be in 0..1");
+  EXPECT_EQ(refusal([](Probes* p) { p->step_share = -1; }),
+            "probe_step_share is -1; must be in 0..0.5");
+  EXPECT_EQ(refusal([](Probes* p) { p->step_share = 0.51; }),
+            "probe_step_share is 0.51; must be in 0..0.5");
+  EXPECT_EQ(refusal([](Probes* p) { p->step_share = kNan; }),
+            "probe_step_share is nan; must be in 0..0.5");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_interval = absl::Milliseconds(99); }),
+            "canary_interval is 99ms; must be 0 or in 100ms..24h");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_interval = -absl::Seconds(1); }),
+            "canary_interval is -1s; must be 0 or in 100ms..24h");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_interval = absl::Hours(25); }),
+            "canary_interval is 25h; must be 0 or in 100ms..24h");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_interval = absl::InfiniteDuration(); }),
+            "canary_interval is inf; must be 0 or in 100ms..24h");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_tokens = 255; }),
+            "canary_tokens is 255; must be in 256..1048576");
+  EXPECT_EQ(refusal([](Probes* p) { p->canary_tokens = (1 << 20) + 1; }),
+            "canary_tokens is 1048577; must be in 256..1048576");
+}
+
+TEST(ConfigTest, ProbesAreValidAtTheirLimitsAndOff) {
+  const auto refusal = [](auto change) { return ProbesRefusal(change); };
+  EXPECT_EQ(refusal([](ProbeOptions* p) {
+              *p = {.share = 0,
+                    .step_share = 0,
+                    .canary_interval = absl::ZeroDuration(),
+                    .canary_tokens = 256};
+            }),
+            "accepted");
+  EXPECT_EQ(refusal([](ProbeOptions* p) {
+              *p = {.share = 1,
+                    .step_share = 0.5,
+                    .canary_interval = absl::Hours(24),
+                    .canary_tokens = 1 << 20};
+            }),
+            "accepted");
+  EXPECT_EQ(refusal([](ProbeOptions* p) { p->canary_interval = absl::Milliseconds(100); }),
+            "accepted");
+}
+
 }  // namespace
 }  // namespace condense

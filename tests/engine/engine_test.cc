@@ -146,6 +146,35 @@ TEST(EngineTest, ScoringGivesOneLogprobPerPromptTokenAfterTheFirst) {
   for (const float logprob : answer.last.prompt_logprobs) EXPECT_LT(logprob, 0.0f);
 }
 
+TEST(EngineTest, ForcedTokensAreTakenAndScored) {
+  const auto engine = MakeEngine(TinyConfig());
+  const std::vector<TokenId> prompt = RandomPrompt(1, 40), forced = RandomPrompt(2, 30);
+  Request request = GreedyRequest("f", prompt, 30);
+  request.num_logprobs = 0;
+  request.forced = forced;
+  const Answer answer = RunRequest(engine.get(), request);
+  EXPECT_EQ(answer.ids, forced);
+  Request score = GreedyRequest("s", prompt, 0);
+  score.prompt.insert(score.prompt.end(), forced.begin(), forced.end());
+  score.score = true;
+  const std::vector<float> scored = RunRequest(engine.get(), score).last.prompt_logprobs;
+  ASSERT_EQ(scored.size(), 69u);
+  EXPECT_EQ(answer.logprobs, std::vector<float>(scored.begin() + 39, scored.end()));  // to the bit
+}
+
+TEST(EngineTest, AfterForcedTokensTheModelChooses) {
+  const auto engine = MakeEngine(TinyConfig());
+  const Answer free = RunRequest(engine.get(), GreedyRequest("a", RandomPrompt(1, 20), 12));
+  Request request = GreedyRequest("b", RandomPrompt(1, 20), 12);
+  request.forced.assign(free.ids.begin(), free.ids.begin() + 5);
+  EXPECT_EQ(RunRequest(engine.get(), request).ids, free.ids);
+  request.forced.back() = (free.ids[4] + 1) % 280;
+  const Answer other = RunRequest(engine.get(), request);
+  EXPECT_EQ(other.ids[4], request.forced.back());
+  EXPECT_EQ(other.ids.size(), 12u);
+  EXPECT_NE(other.ids, free.ids);
+}
+
 TEST(EngineTest, LogprobsComeWithTheAlternativesAskedFor) {
   const auto engine = MakeEngine(TinyConfig());
   Request request = GreedyRequest("r", RandomPrompt(1, 5), 3);

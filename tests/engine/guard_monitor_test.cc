@@ -61,6 +61,14 @@ class GuardMonitorTest : public ::testing::Test {
       monitor_.ObserveFirstToken(true, 100, absl::Seconds(luck * (1.0 + slower)), now_);
     }
   }
+  void Drifts(int requests, double nats) {
+    for (int i = 0; i < requests; ++i) {
+      monitor_.ObserveDrift(true, nats * (i % 2 == 0 ? 0.99 : 1.01), 64, now_);
+    }
+  }
+  void Canaries(int count, int64_t found) {
+    for (int i = 0; i < count; ++i) monitor_.ObserveCanary(found, 4, now_);
+  }
   void Everything(double hit_ratio) {
     Units(100, hit_ratio);
     Steps(absl::Microseconds(100));
@@ -89,7 +97,7 @@ TEST_F(GuardMonitorTest, NothingObservedIsNoReading) {
   EXPECT_EQ(monitor_.decision().reason, GuardrailReason::kStart);
 }
 
-TEST_F(GuardMonitorTest, DriftAndCanaryAreAbsentWhateverIsObserved) {
+TEST_F(GuardMonitorTest, DriftAndCanaryAreAbsentWhereNobodyProbes) {
   Run(10, [&] { Everything(1.0); });
   EXPECT_EQ(CountReadings(), 6);
   EXPECT_FALSE(reading(Guard::kDrift).has_value());
@@ -315,6 +323,95 @@ TEST_F(GuardMonitorTest, ForcedProbationForgetsTooAndOtherModesDoNot) {
   EXPECT_EQ(reading(Guard::kMemoryFluctuation)->value, 0.0);
   monitor_.Release(now_);
   EXPECT_EQ(monitor_.decision().reason, GuardrailReason::kReleased);
+}
+
+TEST_F(GuardMonitorTest, DriftIsReadAsPerplexityOverTokens) {
+  Run(1, [&] {
+    monitor_.ObserveDrift(true, 0.01, 10, now_);
+    monitor_.ObserveDrift(true, 0.04, 20, now_);
+  });
+  const std::optional<Reading> drift = reading(Guard::kDrift);
+  ASSERT_TRUE(drift.has_value());
+  EXPECT_NEAR(drift->value, std::expm1(0.03), 1e-12);
+  EXPECT_EQ(drift->samples, 2);
+  EXPECT_EQ(CountReadings(), 1);
+}
+
+TEST_F(GuardMonitorTest, DriftHoldsAndSwitchesOff) {
+  Run(7, [&] { Drifts(8, 0.005); });
+  EXPECT_EQ(mode(), kCompacting);
+  Run(20, [&] { Drifts(40, 0.016); });
+  EXPECT_EQ(mode(), kHolding);
+  EXPECT_EQ(monitor_.decision().guard, Guard::kDrift);
+  EXPECT_GE(monitor_.decision().ratio_notches, 1);
+  Run(20, [&] { Drifts(400, 0.05); });
+  EXPECT_GT(monitor_.guardrail().num_transitions(kHolding, kUncompressed), 0);
+  EXPECT_EQ(monitor_.decision().guard, Guard::kDrift);
+}
+
+TEST_F(GuardMonitorTest, TheDriftOfFewRequestsDecidesNothing) {
+  Run(20, [&] {
+    if (monitor_.readings()[Guard::kDrift].has_value()) return;
+    Drifts(static_cast<int>(limits_.drift.min_samples) - 1, 1.0);
+  });
+  EXPECT_EQ(reading(Guard::kDrift)->samples, limits_.drift.min_samples - 1);
+  EXPECT_EQ(mode(), kCompacting);
+}
+
+TEST_F(GuardMonitorTest, CanaryIsTheShareOfFactsFound) {
+  Run(1, [&] {
+    monitor_.ObserveCanary(1, 1, now_);
+    monitor_.ObserveCanary(1, 4, now_);
+  });
+  const std::optional<Reading> canary = reading(Guard::kCanary);
+  ASSERT_TRUE(canary.has_value());
+  EXPECT_NEAR(canary->value, 0.4, 1e-12);
+  EXPECT_EQ(canary->samples, 2);
+  EXPECT_LT(*canary->lower, canary->value);
+  EXPECT_GT(*canary->upper, canary->value);
+  EXPECT_EQ(CountReadings(), 1);
+}
+
+TEST_F(GuardMonitorTest, CanariesHoldAndSwitchOff) {
+  Run(7, [&] { Canaries(10, 4); });
+  EXPECT_EQ(mode(), kCompacting);
+  Run(20, [&] { Canaries(10, 2); });
+  EXPECT_GT(monitor_.guardrail().num_transitions(kHolding, kUncompressed), 0);
+  EXPECT_EQ(monitor_.decision().guard, Guard::kCanary);
+}
+
+TEST_F(GuardMonitorTest, DriftAndCanariesEndWithTheEvidence) {
+  Run(1, [&] {
+    Drifts(10, 0.001);
+    Canaries(10, 4);
+  });
+  ASSERT_EQ(CountReadings(), 2);
+  monitor_.Force(kHolding, now_);
+  Silence(1);
+  EXPECT_EQ(CountReadings(), 2);
+  monitor_.Force(kProbation, now_);
+  Silence(1);
+  EXPECT_EQ(CountReadings(), 0);
+  Run(1, [&] { Drifts(3, 0.002); });
+  EXPECT_EQ(reading(Guard::kDrift)->samples, 3);
+}
+
+TEST_F(GuardMonitorTest, TheFloorIsApart) {
+  EXPECT_FALSE(monitor_.drift_floor(now_).has_value());
+  Run(8, [&] {
+    for (int i = 0; i < 100; ++i) monitor_.ObserveDrift(false, 0.5, 64, now_);
+  });
+  EXPECT_EQ(CountReadings(), 0);
+  EXPECT_EQ(mode(), kCompacting);
+  ASSERT_TRUE(monitor_.drift_floor(now_).has_value());
+  EXPECT_NEAR(monitor_.drift_floor(now_)->value, std::expm1(0.5), 1e-9);
+  EXPECT_EQ(monitor_.drift_floor(now_)->samples, 800);
+  Run(1, [&] { Drifts(2, 0.001); });
+  EXPECT_NEAR(reading(Guard::kDrift)->value, 0.001, 1e-5);
+  EXPECT_EQ(monitor_.drift_floor(now_)->samples, 800);
+  // What is not compacted does not depend on what compaction did.
+  monitor_.Force(kProbation, now_);
+  EXPECT_EQ(monitor_.drift_floor(now_)->samples, 800);
 }
 
 TEST(GuardMonitorDeathTest, LimitsMustBeValid) {

@@ -112,5 +112,33 @@ TEST(RequestQueueTest, ASubmissionWakesTheWaitingEngine) {
   waker.join();
 }
 
+TEST(RequestQueueTest, AWaitEndsWhenItsTimePassed) {
+  RequestQueue queue(100, 100, 16);
+  for (const absl::Duration timeout : {absl::Milliseconds(20), absl::ZeroDuration(),
+                                       -absl::Seconds(1), -absl::InfiniteDuration()}) {
+    const absl::Time begin = absl::Now();
+    queue.WaitForWork(timeout);  // nobody else would end it
+    EXPECT_GE(absl::Now() - begin, timeout);
+  }
+  // A time that passed takes no wake with it.
+  queue.Wake();
+  queue.WaitForWork();
+}
+
+TEST(RequestQueueTest, ASubmissionOrAWakeEndsAWaitBeforeItsTime) {
+  RequestQueue queue(100, 100, 16);
+  std::vector<Submission> taken;
+  std::thread producer([&] { static_cast<void>(queue.TryPush(MakeRequest("a"), absl::Now())); });
+  queue.WaitForWork(absl::Hours(24));
+  queue.Take(&taken);
+  EXPECT_EQ(taken.size(), 1u);
+  producer.join();
+  std::thread waker([&] { queue.Wake(); });
+  queue.WaitForWork(absl::Hours(24));
+  waker.join();
+  queue.Wake();
+  queue.WaitForWork(absl::Hours(24));  // one that came before
+}
+
 }  // namespace
 }  // namespace condense

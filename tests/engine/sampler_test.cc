@@ -87,5 +87,45 @@ TEST(SamplerTest, SeenTokensAreCountedOnlyWhereAPenaltyReadsThem) {
   EXPECT_EQ(row.seen[2].generated, 2);
 }
 
+TEST(SamplerTest, ForcedTokensAreTargetsUntilTheyRunOut) {
+  Request request = MakeRequest();
+  request.forced = {9, 3, 9};
+  Sampler sampler(request, {}), free(MakeRequest(), {});
+  for (const TokenId token : request.forced) {
+    EXPECT_EQ(sampler.Row().target, token);
+    EXPECT_EQ(sampler.Row().target, token);  // asking does not advance
+    EXPECT_EQ(free.Row().target, -1);
+    sampler.Accept(token);
+    free.Accept(token);
+  }
+  // From there on as if nothing had been forced.
+  EXPECT_EQ(sampler.Row().target, -1);
+  EXPECT_EQ(sampler.Row().uniform, free.Row().uniform);
+}
+
+TEST(SamplerTest, ForcedTokensAreSeenByPenalties) {
+  Request request = MakeRequest();
+  request.sampling.presence_penalty = 0.5f;
+  request.forced = {8};
+  Sampler sampler(request, {});
+  sampler.Accept(8);
+  EXPECT_EQ(sampler.Row().num_seen, 3);
+}
+
+TEST(SamplerTest, AlternativesAreThoseAskedForOrMoreWhereSomeoneElseReadsThem) {
+  Request request = MakeRequest();
+  EXPECT_EQ(Sampler(request, {}).Row().num_top, 0);
+  request.num_logprobs = 7;
+  Sampler sampler(request, {});
+  EXPECT_EQ(sampler.Row().num_top, 7);
+  sampler.ReportAtLeast(5);
+  EXPECT_EQ(sampler.Row().num_top, 7);
+  sampler.ReportAtLeast(20);
+  EXPECT_EQ(sampler.Row().num_top, 20);
+  sampler.ReportAtLeast(10);
+  EXPECT_EQ(sampler.Row().num_top, 20);
+  EXPECT_EQ(sampler.ScoreRow(4).num_top, 0);
+}
+
 }  // namespace
 }  // namespace condense

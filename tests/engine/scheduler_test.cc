@@ -2,118 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "kernels/backend.h"
-#include "tests/support/fake_tokenizer.h"
+#include "tests/support/scheduler_simulation.h"
 
 namespace condense {
 namespace {
-
-// Plays the engine in simulated time: every step takes 10 ms and every row of a last token yields
-// token 0.
-class Simulation {
- public:
-  // A slab holds at least 64 KiB; blocks of this layout are 1 KiB.
-  Simulation(SchedulerOptions options, int64_t arena_tokens)
-      : Simulation(
-            options,
-            {.num_layers = 1, .num_kv_heads = 1, .block = {.head_dim = 8, .block_tokens = 32}},
-            arena_tokens * 32) {}
-  Simulation(SchedulerOptions options, const KvLayout& layout, int64_t arena_bytes)
-      : options_(options) {
-    backend_ = MakeBackend({.kind = "cpu", .num_threads = 1}).value();
-    cache_ = KvCache::Make(backend_.get(), layout,
-                           {.arena_bytes = arena_bytes, .step_tokens = options.step_tokens})
-                 .value();
-    scheduler_ =
-        std::make_unique<Scheduler>(options, cache_.get(), [this] { return relief_coming_; });
-  }
-
-  void Submit(const std::string& id, int prompt, int output, int priority = 0,
-              const std::string& tenant = "") {
-    Request request{.id = id,
-                    .prompt = std::vector<TokenId>(prompt, 1),
-                    .priority = priority,
-                    .tenant = tenant};
-    auto stream = std::make_shared<TokenStream>(id, 1 << 20);
-    submitted_at_[id] = now_;
-    scheduler_->Add(std::make_unique<Sequence>(Submission{request, stream, now_}, output,
-                                               std::vector<TokenId>{}));
-  }
-
-  StepPlan Step() {
-    now_ += absl::Milliseconds(10);
-    StepPlan plan = scheduler_->Schedule(now_);
-    preemptions_ += plan.preempted;
-    preemptions_avoided_ += plan.preemptions_avoided;
-    for (const Sequence* sequence : plan.started) started_at_[sequence->request().id] = now_;
-    CheckPlan(plan);
-    std::vector<Sequence*> ended;
-    for (const StepPlan::Item& item : plan.items) {
-      Sequence* sequence = item.sequence;
-      cache_->Commit(sequence->kv(), item.num_tokens);
-      sequence->Computed(item.num_tokens);
-      tokens_[sequence->request().tenant] += item.num_tokens;
-      if (sequence->computed() != sequence->known()) continue;
-      SampleResult result;
-      result.token = 0;
-      sequence->Take(sequence->computed() - 1, result, tokenizer_, now_);
-      if (sequence->ended()) ended.push_back(sequence);
-    }
-    for (Sequence* sequence : ended) End(sequence);
-    return plan;
-  }
-
-  void End(Sequence* sequence) {
-    const std::unique_ptr<Sequence> removed = scheduler_->Remove(sequence);
-    EXPECT_TRUE(ended_.insert(removed->request().id).second)
-        << removed->request().id << " ended twice";
-    ended_at_[removed->request().id] = now_;
-  }
-
-  void CheckPlan(const StepPlan& plan) {
-    int32_t sum = 0;
-    std::set<const Sequence*> seen;
-    for (const StepPlan::Item& item : plan.items) {
-      EXPECT_TRUE(seen.insert(item.sequence).second);
-      EXPECT_GT(item.num_tokens, 0);
-      EXPECT_LE(item.sequence->computed() + item.num_tokens, item.sequence->known());
-      sum += item.num_tokens;
-    }
-    EXPECT_EQ(sum, plan.num_tokens);
-    EXPECT_LE(sum, options_.step_tokens);
-    EXPECT_LE(scheduler_->running(), options_.max_sequences);
-  }
-
-  Sequence* Find(const std::string& id) {
-    for (Sequence* sequence : scheduler_->All()) {
-      if (sequence->request().id == id) return sequence;
-    }
-    return nullptr;
-  }
-  Scheduler& scheduler() { return *scheduler_; }
-  const KvCache& cache() const { return *cache_; }
-  absl::Time now() const { return now_; }
-  absl::Duration Waited(const std::string& id) { return started_at_.at(id) - submitted_at_.at(id); }
-
-  bool relief_coming_ = false;  // what the scheduler is told
-  std::set<std::string> ended_;
-  std::map<std::string, absl::Time> submitted_at_, started_at_, ended_at_;
-  std::map<std::string, int64_t> tokens_;  // run, by tenant
-  int64_t preemptions_ = 0;
-  int64_t preemptions_avoided_ = 0;
-
- private:
-  const SchedulerOptions options_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<Scheduler> scheduler_;
-  FakeTokenizer tokenizer_;
-  absl::Time now_ = absl::UnixEpoch();
-};
 
 TEST(SchedulerTest, DecodesGoFirstAndPromptsTakeTheRest) {
   Simulation sim({.step_tokens = 16}, 1 << 16);

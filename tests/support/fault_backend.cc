@@ -80,7 +80,9 @@ void FaultBackend::Attention(const AttentionArgs& args) {
   if (Enter("attention")) wrapped_->Attention(args);
 }
 void FaultBackend::Sample(const SampleArgs& args) {
-  if (Enter("sample")) wrapped_->Sample(args);
+  if (!Enter("sample")) return;
+  wrapped_->Sample(args);
+  if (watch_) watch_(args);
 }
 
 absl::Status FaultBackend::EnterWorkerOp(const char* op) {

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "kernels/backend.h"
 
@@ -32,6 +34,9 @@ class FaultBackend final : public Backend {
   bool worker_waits() const { return worker_waits_; }
   // From now on each of them takes so much more of its thread's CPU time. Thread-safe.
   void SlowWorkerOps(std::chrono::nanoseconds more) { worker_op_takes_ = more; }
+  // Called on the engine's thread after each Sample with what it gave; may change and hold it up.
+  // Before the backend is used. REQUIRES: the wrapped one's Sample is done when it returns.
+  void WatchSample(std::function<void(const SampleArgs&)> watch) { watch_ = std::move(watch); }
   // Whether a failure is for good.
   void set_device_is_lost(bool lost) { device_is_lost_ = lost; }
   // Likewise for allocations.
@@ -74,6 +79,7 @@ class FaultBackend final : public Backend {
   absl::Status EnterWorkerOp(const char* op);
 
   const std::unique_ptr<Backend> wrapped_;
+  std::function<void(const SampleArgs&)> watch_;
   int64_t failing_op_ = -1;
   std::atomic<bool> device_is_lost_{false};
   int64_t failing_allocation_ = -1;
