@@ -303,8 +303,8 @@ bool Guardrail::MayRise() const {
          level(Guard::kMemory) >= GuardLevel::kWarning && !QualityWarns();
 }
 
-// One notch per window, up and down. A ratio that was lowered rises back to its target only: beyond
-// it quality has just been bad.
+// One notch per window, up and down. A ratio that was lowered rises back to its target only: going
+// beyond would undo more than what has just been found necessary.
 void Guardrail::Raise() {
   if (QualityWarns()) {
     raised_ = 0;
