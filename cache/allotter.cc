@@ -96,15 +96,22 @@ std::vector<CompactionRange> Allotter::FindCompacted(const SequenceCompaction& s
   for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
     if (layout.window_of_unit(unit) > 0 || (recalls_[unit] && !all)) continue;
     const BlockTable& table = sequence.kv_->tables[unit];
-    CompactionRange range{.unit = unit, .first = first_block_, .plain_front = false};
+    // The longest run of one format: notches change it while a sequence runs.
+    CompactionRange longest{.unit = unit, .first = first_block_, .plain_front = false};
+    CompactionRange run = longest;
     const auto is_alike = [&](const KvBlockRef& block) {
-      return !IsPlain(block) && block.format == table.blocks()[range.first].format;
+      return !IsPlain(block) && block.format == table.blocks()[run.first].format;
     };
-    while (range.first + range.num < table.num_sealed() &&
-           is_alike(table.blocks()[range.first + range.num])) {
-      ++range.num;
+    while (run.first + run.num < table.num_sealed()) {
+      if (is_alike(table.blocks()[run.first + run.num])) {
+        ++run.num;
+        if (run.num > longest.num) longest = run;
+      } else {
+        run.first += std::max(run.num, 1);
+        run.num = 0;
+      }
     }
-    ranges.push_back(range);
+    ranges.push_back(longest);
   }
   return ranges;
 }

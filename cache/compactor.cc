@@ -34,6 +34,17 @@ double SequenceCompaction::hit_ratio() const {
   return units_.empty() ? 1.0 : sum / static_cast<double>(units_.size());
 }
 
+double SequenceCompaction::swapped_share() const {
+  const KvLayout& layout = compactor_->cache_->layout();
+  int32_t units = 0, swapped = 0;
+  for (int32_t unit = 0; unit < layout.num_units(); ++unit) {
+    if (layout.window_of_unit(unit) > 0) continue;
+    ++units;
+    swapped += units_[unit].swapped ? 1 : 0;
+  }
+  return units == 0 ? 0.0 : static_cast<double>(swapped) / units;
+}
+
 SequenceCompaction::~SequenceCompaction() { compactor_->Forget(this); }
 
 Compactor::Compactor(KvCache* cache, CompactionMailbox* mailbox, CompactorOptions options)
@@ -142,6 +153,7 @@ void Compactor::SettleResult(SequenceCompaction* sequence, CompactionResult resu
     cache_->Swap(result.ticket, result.blocks);
     ++sequence->swaps_accepted_;
     unit.hit_ratio *= result.quality.hit_ratio;
+    unit.swapped = true;
     sequence->min_hit_ratio_ = std::min(sequence->min_hit_ratio_, result.quality.hit_ratio);
     sequence->max_output_error_ =
         std::max(sequence->max_output_error_, result.quality.output_error);

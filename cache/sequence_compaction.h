@@ -32,6 +32,8 @@ class SequenceCompaction {
   // Of what its queries find, that is still found: over the swaps of a unit their product, over
   // units the mean; 1 without any.
   double hit_ratio() const;
+  // Of the units that are ever compacted, those with an accepted swap.
+  double swapped_share() const;
   double max_output_error() const { return max_output_error_; }  // of accepted swaps
   int32_t jobs_out() const { return jobs_out_; }
 
@@ -44,6 +46,7 @@ class SequenceCompaction {
     double distance_share = 1.0;  // of what others may merge or drop, lowered by refusals
     bool merged_further = false;  // beyond the ratio, because memory ran out: once
     double hit_ratio = 1.0;       // product over accepted swaps
+    bool swapped = false;         // there were any
     double curve_entries = 0.0;   // what the curves let the job that is out leave
   };
 

@@ -87,22 +87,20 @@ void CompactionSteps::Begin(const StepPlan& plan) {
   }
 }
 
-Sequence* CompactionSteps::ToRebuild(const std::vector<Sequence*>& all) const {
-  if (parts_.guard == nullptr || parts_.guard->mode() != GuardrailMode::kUncompressed) {
-    return nullptr;
-  }
-  Sequence* worst = nullptr;
+std::vector<Sequence*> CompactionSteps::ToRebuild(const std::vector<Sequence*>& all) const {
+  std::vector<Sequence*> worst;
+  if (parts_.guard == nullptr || parts_.guard->mode() != GuardrailMode::kUncompressed) return worst;
   for (Sequence* sequence : all) {
-    if (sequence->known() - sequence->computed() > 1) return nullptr;
+    if (sequence->known() - sequence->computed() > 1) return {};
     const SequenceCompaction* compaction = sequence->compaction();
     if (compaction == nullptr) continue;
     const TokenRecord* record = sequence->record();
     const std::optional<double> nats = record == nullptr ? std::nullopt : record->drift();
-    if (!parts_.guard->Rebuilds(compaction->hit_ratio(), nats)) continue;
-    if (worst == nullptr || compaction->hit_ratio() < worst->compaction()->hit_ratio()) {
-      worst = sequence;
-    }
+    if (parts_.guard->Rebuilds(compaction->hit_ratio(), nats)) worst.push_back(sequence);
   }
+  std::sort(worst.begin(), worst.end(), [](const Sequence* a, const Sequence* b) {
+    return a->compaction()->hit_ratio() < b->compaction()->hit_ratio();
+  });
   return worst;
 }
 

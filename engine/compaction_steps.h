@@ -53,9 +53,9 @@ class CompactionSteps {
   // Counts what became of jobs since the last call.
   void Settled();
 
-  // The running request that is to be computed anew because compaction cost it most; null: none, or
-  // others compute their prompts.
-  Sequence* ToRebuild(const std::vector<Sequence*>& all) const;
+  // The running requests that are to be computed anew, those that compaction cost most first; none
+  // while others compute their prompts.
+  std::vector<Sequence*> ToRebuild(const std::vector<Sequence*>& all) const;
 
   // Nothing runs: the worker may take all time.
   void Rest();

@@ -13,6 +13,7 @@ namespace {
 constexpr absl::Duration kRateWindow = absl::Seconds(10);
 // Steps that fail one after another until the device counts as lost.
 constexpr int kFailingAfter = 3;
+constexpr absl::Duration kLongestWaitInBackground = absl::Seconds(30);
 
 SchedulerOptions MakeSchedulerOptions(const EngineConfig& config) {
   return {.step_tokens = config.step_tokens,
@@ -115,7 +116,7 @@ bool EngineLoop::Step() {
   DrainCommands();
   EndFromOutside(begin);
   compaction_.Collect();
-  Probe();
+  Probe(begin);
   Rebuild();
   const StepPlan plan = scheduler_.Schedule(
       begin, parts_.prober == nullptr ? BackgroundTokens() : parts_.prober->Allowed());
@@ -139,8 +140,13 @@ bool EngineLoop::Step() {
     compaction_.End(plan, scheduler_.All(), scheduler_.background(), absl::ZeroDuration());
     AwaitJobs();
   } else if (scheduler_.running() == 0 && scheduler_.waiting() > 0 && plan.preempted == 0) {
-    // Nothing runs and the next one does not fit into an empty cache.
-    EndUnfit(scheduler_.All().front(), begin);
+    // Nothing runs and the next one does not fit into a cache that is empty, but for what jobs of
+    // sequences that ended still hold.
+    if (compaction_.relief_coming()) {
+      AwaitJobs();
+    } else {
+      EndUnfit(scheduler_.All().front(), begin);
+    }
   }
   // Ends settle jobs too, whether or not a step ran.
   compaction_.Settled();
@@ -149,11 +155,14 @@ bool EngineLoop::Step() {
   return !plan.items.empty();
 }
 
-void EngineLoop::Probe() {
+void EngineLoop::Probe(absl::Time now) {
   if (parts_.prober == nullptr) return;
   const Sequence* background = scheduler_.background();
-  // What it has generated so far is not recorded any more.
-  if (background != nullptr && background->preemptions() > 0) EndBackground();
+  // What it has generated so far is not recorded any more; and one that finds no room is not to be
+  // in the way of others.
+  const bool late = background != nullptr && !background->ever_started() &&
+                    now - background->submitted() > kLongestWaitInBackground;
+  if (late || (background != nullptr && background->preemptions() > 0)) EndBackground();
   if (scheduler_.background() != nullptr) return;
   if (std::unique_ptr<Sequence> next = parts_.prober->Next()) {
     scheduler_.SetBackground(std::move(next));
@@ -161,11 +170,13 @@ void EngineLoop::Probe() {
 }
 
 void EngineLoop::Rebuild() {
-  Sequence* const sequence = compaction_.ToRebuild(scheduler_.All());
-  if (sequence == nullptr || !scheduler_.Rebuild(sequence)) return;
-  LogInfo("request %s is computed anew, uncompressed: %d tokens", sequence->request().id,
-          sequence->known());
-  if (parts_.metrics != nullptr) parts_.metrics->rebuilds.Increment();
+  for (Sequence* sequence : compaction_.ToRebuild(scheduler_.All())) {
+    if (!scheduler_.Rebuild(sequence)) continue;
+    LogInfo("request %s is computed anew, uncompressed: %d tokens", sequence->request().id,
+            sequence->known());
+    if (parts_.metrics != nullptr) parts_.metrics->rebuilds.Increment();
+    return;
+  }
 }
 
 void EngineLoop::EndBackground() {
@@ -207,7 +218,8 @@ bool EngineLoop::RunStep(const StepPlan& plan, absl::Time begin) {
   };
   metrics.steps.Increment();
   metrics.step_tokens.Observe(plan.num_tokens);
-  metrics.step_batch_size.Observe(static_cast<double>(plan.items.size()));
+  metrics.step_batch_size.Observe(
+      static_cast<double>(plan.items.size() - (plan.HasBackground() ? 1 : 0)));
   observe(StepPhase::kSchedule, scheduled - begin);
   observe(StepPhase::kForward, forward_end_ - scheduled);
   observe(StepPhase::kSample, computed - forward_end_);

@@ -54,7 +54,7 @@ class EngineLoop {
  private:
   void DrainCommands();
   // Sees to it that something is in the background, if anything is to be measured.
-  void Probe();
+  void Probe(absl::Time now);
   void EndBackground();
   // Sets a request back whose compacted cache is not to be trusted, if there is one.
   void Rebuild();

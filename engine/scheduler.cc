@@ -11,6 +11,8 @@ namespace {
 
 constexpr int32_t kMaxReserveGrowth = 16;
 constexpr int32_t kBackgroundPart = 8;  // one token of the background beside so many others
+// Of the arena. The background must not be why compaction is hurried.
+constexpr double kBackgroundStartsBelow = 0.5, kBackgroundLeavesAbove = 0.7;
 
 auto FindIn(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* sequence) {
   return std::find_if(list.begin(), list.end(),
@@ -211,7 +213,9 @@ void Scheduler::SetBack(Sequence* sequence) {
 
 bool Scheduler::Rebuild(Sequence* sequence) {
   CHECK(sequence->state() == Sequence::State::kRunning);
-  if (!cache_->Fits(sequence->known(), PromisedTokens())) return false;
+  while (!cache_->Fits(sequence->known(), PromisedTokens())) {
+    if (!TakeBackgroundsRoom()) return false;
+  }
   deferred_.erase(sequence);
   SetBack(sequence);
   return true;
@@ -242,15 +246,21 @@ void Scheduler::PlanBackground(int32_t tokens, absl::Time now, StepPlan* plan) {
   if (sequence->state() == Sequence::State::kWaiting) {
     const auto all =
         static_cast<int64_t>(sequence->request().prompt.size() + sequence->request().forced.size());
-    if (!cache_->Fits(all, PromisedTokens())) return;
+    if (!cache_->Fits(all, PromisedTokens()) || ArenaFill(all) > kBackgroundStartsBelow) return;
     sequence->Start(now, cache_->Open());
   }
-  if (!cache_->TryReserve(sequence->kv(), tokens)) {
+  if (ArenaFill(0) > kBackgroundLeavesAbove || !cache_->TryReserve(sequence->kv(), tokens)) {
     TakeBackgroundsRoom();
     return;
   }
   plan->items.push_back({sequence, tokens, /*background=*/true});
   plan->num_tokens += tokens;
+}
+
+double Scheduler::ArenaFill(int64_t more_tokens) const {
+  const KvCacheStats stats = cache_->Stats();
+  const int64_t more = more_tokens * cache_->layout().bytes_per_token_16bit();
+  return static_cast<double>(stats.slab_bytes + more) / static_cast<double>(stats.arena_bytes);
 }
 
 bool Scheduler::TakeBackgroundsRoom() {

@@ -49,9 +49,9 @@ struct BackgroundTokens {
 //     sequence of the lowest priority (perhaps itself). Each preemption doubles the decode reserve
 //     (at least one block), up to 16 times; it shrinks back step by step.
 //  5. The background sequence comes last. While requests run it gets as much as it is allowed, and
-//  at
-//     most an eighth of what they run; while any waits or is short of room, nothing. What it holds
-//     goes to whoever needs it: it is computed anew later.
+//     at most an eighth of what they run or one token; while any waits or is short of room,
+//     nothing. It starts where half of the arena would stay free, and what it holds goes to
+//     whoever needs it: it is computed anew later.
 // Threads: thread-compatible, owner is the engine thread. Pure but for the reservations it makes in
 // the cache.
 class Scheduler {
@@ -106,6 +106,8 @@ class Scheduler {
   void PlanBackground(int32_t tokens, absl::Time now, StepPlan* plan);
   // False if it held nothing.
   bool TakeBackgroundsRoom();
+  // Share of the arena in use, with so many tokens more in 16 bits.
+  double ArenaFill(int64_t more_tokens) const;
   void Plan(Sequence* sequence, int32_t tokens, StepPlan* plan);
 
   const SchedulerOptions options_;

@@ -69,13 +69,12 @@ class Sequence {
   void SetCompaction(std::unique_ptr<SequenceCompaction> compaction) {
     compaction_ = std::move(compaction);
   }
-  // What it generates is kept from here on, with the distributions; null: it is not. A preemption
-  // clears the record.
+  // What it generates is kept from here on, with the distributions. A preemption clears the record.
   void SetRecord(std::unique_ptr<TokenRecord> record) {
     sampler_.ReportAtLeast(record->num_top());
     record_ = std::move(record);
   }
-  TokenRecord* record() const { return record_.get(); }
+  TokenRecord* record() const { return record_.get(); }  // null: nothing is kept
   absl::Time submitted() const { return submitted_; }
   absl::Time first_started() const { return first_started_; }
   absl::Time first_token() const { return first_token_; }

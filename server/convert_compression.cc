@@ -99,8 +99,10 @@ void FillGuardReadings(const GuardReports& reports, const GuardrailLimits& limit
     const GuardLimit& limit = limits.*traits.limit;
     v1::GuardReading* message = messages->Add();
     message->set_guard(traits.label);
-    message->set_warning(limit.warning);
-    message->set_limit(limit.limit);
+    if (limit.bound) {
+      message->set_warning(limit.warning);
+      message->set_limit(limit.limit);
+    }
     message->set_min_samples(limit.min_samples);
     message->set_level(LevelName(reports[i].level));
     const std::optional<Reading>& reading = reports[i].reading;

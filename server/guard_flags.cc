@@ -82,6 +82,26 @@ bool IsChanged(const std::string& flag) {
   return found != nullptr && found->CurrentValue() != found->DefaultValue();
 }
 
+// An objective that nobody measures would be kept for ever.
+absl::Status CheckSource(const SloTerm& term, const EngineConfig& config) {
+  const ProbeOptions& probes = config.probes;
+  if (term.guard == Guard::kDrift && probes.share <= 0.0) {
+    return absl::InvalidArgumentError(
+        "--slo binds drift and --probe_share is 0; it must be above 0 then");
+  }
+  if (term.guard != Guard::kCanary) return absl::OkStatus();
+  const GuardLimit& canary = config.guard_limits.canary;
+  const absl::Duration most = canary.window / static_cast<double>(canary.min_samples);
+  if (probes.canary_interval > absl::ZeroDuration() && probes.canary_interval <= most) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--slo binds canary over %s and --canary_interval is %s; it must be above 0 and at most %s, "
+      "so that %d canaries are in the window",
+      absl::FormatDuration(canary.window), absl::FormatDuration(probes.canary_interval),
+      absl::FormatDuration(most), canary.min_samples));
+}
+
 absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
   ASSIGN_OR_RETURN(const std::vector<SloTerm> terms, ParseSlo(slo));
   if (!terms.empty() && !config->guard) {
@@ -97,6 +117,7 @@ absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
                           absl::FindCommandLineFlag(flag)->CurrentValue(), SloName(term.guard)));
     }
     BindSlo(term, &config->guard_limits);
+    RETURN_IF_ERROR(CheckSource(term, *config));
   }
   return absl::OkStatus();
 }

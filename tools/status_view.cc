@@ -102,7 +102,7 @@ std::vector<std::string> ReadingRow(const v1::GuardReading& reading) {
 
 void AddReadings(const v1::GetServerInfoResponse& server, Lines* lines) {
   if (server.compression_mode_reason().empty()) {
-    lines->AddText("guardrails", "off: the server was started without --guard");
+    lines->AddText("guardrails", "off: the server has no guard, or compacts nothing");
     return;
   }
   using Align = TextTable::Align;

@@ -22,7 +22,7 @@ void ProbeBudget::Stepped(absl::Duration time, int32_t tokens, int32_t probed) {
   const double took = tokens == probed ? seconds : std::min(seconds, cost_ * probed);
   spent_ += absl::Seconds(took);
   if (tokens == probed) return;
-  credit_ = std::min(kMostCredit, credit_ + share_ * seconds - took);
+  credit_ = std::min(std::max(kMostCredit, cost_), credit_ + share_ * seconds - took);
 }
 
 void ProbeBudget::Learn(double seconds, double tokens) {

@@ -17,6 +17,9 @@ struct ProbeOptions {
   absl::Duration canary_interval = absl::Minutes(2);  // 0: no canaries
   int32_t canary_tokens = 768;                        // of a canary's prompt
 
+  absl::Duration floor_interval =
+      absl::Minutes(10);  // between probes of the floor: it hardly moves
+
   // INVALID_ARGUMENT naming the field, its value and its limits.
   absl::Status Validate() const;
 };

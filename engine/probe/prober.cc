@@ -17,6 +17,8 @@ constexpr int64_t kSnapshotTokens = 512;
 constexpr size_t kMostPending = 4;
 // An idle engine looks so often, at most, whether the mode lets a canary run.
 constexpr absl::Duration kShortestWait = absl::Seconds(1);
+// Of the units, that must be compacted before a canary's answers say something of compaction.
+constexpr double kLeastCompacted = 0.8;
 
 // Spread over the numbers, and another sequence than the one that probation draws.
 bool IsSampled(uint64_t number, double share) {
@@ -58,7 +60,9 @@ Prober::Prober(const ProbeOptions& options, const Parts& parts)
 }
 
 void Prober::Started(Sequence* sequence) {
-  if (sequence->request().score || !IsSampled(starts_++, options_.share)) return;
+  // Probation waits for evidence of the few that are compacted in it.
+  const bool wanted = options_.share > 0.0 && parts_.guard->mode() == GuardrailMode::kProbation;
+  if (sequence->request().score || !(IsSampled(starts_++, options_.share) || wanted)) return;
   sequence->SetRecord(
       std::make_unique<TokenRecord>(kRecordTokens, num_top_, CompactionGuard::Now()));
 }
@@ -81,8 +85,10 @@ void Prober::Offer(const Sequence& sequence) {
   // Nothing of it is compacted yet: that says nothing about either kind.
   if (compacted && compaction->swaps_accepted() == 0) return;
   const auto is_floor = [](const Pending& pending) { return !pending.compacted; };
-  // The floor hardly moves; one at a time will do.
-  if (!compacted && std::any_of(pending_.begin(), pending_.end(), is_floor)) return;
+  if (!compacted && (CompactionGuard::Now() < floor_due_ ||
+                     std::any_of(pending_.begin(), pending_.end(), is_floor))) {
+    return;
+  }
   std::vector<TokenId> tokens = sequence.tokens();
   const TokenRecord& record = *sequence.record();
   // A token that ended the request was chosen too.
@@ -138,7 +144,7 @@ std::unique_ptr<Sequence> Prober::NextDrift() {
   return nullptr;
 }
 
-bool Prober::CompactionMayRun() const {
+bool Prober::CanaryMayRun() const {
   const GuardrailMode mode = parts_.guard->mode();
   const bool compacts = mode == GuardrailMode::kCompacting || mode == GuardrailMode::kProbation;
   return options_.canary_interval > absl::ZeroDuration() && compacts && !parts_.control->paused() &&
@@ -146,7 +152,7 @@ bool Prober::CompactionMayRun() const {
 }
 
 std::unique_ptr<Sequence> Prober::NextCanary() {
-  if (CompactionGuard::Now() < canary_due_ || !CompactionMayRun()) return nullptr;
+  if (CompactionGuard::Now() < canary_due_ || !CanaryMayRun()) return nullptr;
   if (!known_.empty()) {
     running_ = Kind::kCanary;
     return MakeSequence(text_.prompt, text_.forced, parts_.control->Default());
@@ -209,6 +215,7 @@ void Prober::FinishDrift(const TokenRecord& reference) {
   kl /= live.size();
   nll_delta /= live.size();
   Count(kind, ProbeOutcome::kDone);
+  if (kind == ProbeKind::kFloor) floor_due_ = CompactionGuard::Now() + options_.floor_interval;
   live.set_drift(kl);
   parts_.guard->Drift(active_->compacted, kl, live.size());
   if (parts_.metrics == nullptr) return;
@@ -240,7 +247,7 @@ void Prober::FinishReference(const TokenRecord& reference) {
 
 void Prober::FinishCanary(const Sequence& sequence) {
   const SequenceCompaction* compaction = sequence.compaction();
-  const bool compacted = compaction != nullptr && compaction->swaps_accepted() > 0;
+  const bool compacted = compaction != nullptr && compaction->swapped_share() >= kLeastCompacted;
   if (!compacted || canary_since_ < parts_.guard->evidence_from()) {
     Count(ProbeKind::kCanary, ProbeOutcome::kDropped);
     return ScheduleCanary();
@@ -278,9 +285,7 @@ void Prober::StepTook(absl::Duration time, const StepPlan& plan) {
 
 absl::Duration Prober::UntilNext() const {
   if (!pending_.empty()) return absl::ZeroDuration();
-  if (options_.canary_interval == absl::ZeroDuration() || !has_traffic_) {
-    return absl::InfiniteDuration();
-  }
+  if (!has_traffic_ || !CanaryMayRun()) return absl::InfiniteDuration();
   return std::max(kShortestWait, canary_due_ - CompactionGuard::Now());
 }
 

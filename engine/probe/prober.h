@@ -70,7 +70,7 @@ class Prober {
   std::unique_ptr<Sequence> NextDrift();
   std::unique_ptr<Sequence> NextCanary();
   // The mode lets what a canary is about happen.
-  bool CompactionMayRun() const;
+  bool CanaryMayRun() const;
   void FinishDrift(const TokenRecord& reference);
   void FinishReference(const TokenRecord& reference);
   void FinishCanary(const Sequence& sequence);
@@ -88,6 +88,7 @@ class Prober {
 
   Kind running_ = Kind::kDrift;  // what the background sequence is
   std::optional<Pending> active_;
+  absl::Time floor_due_ = absl::InfinitePast();
   absl::Time canary_due_;
   bool has_traffic_ = false;  // requests ran since the last canary began
   uint64_t canaries_ = 0;

@@ -9,6 +9,8 @@ namespace {
 
 // Log-probabilities are floats: what is left of 1 is known no better.
 constexpr double kLeastMass = 1e-6;
+// A model may forbid a token altogether.
+constexpr double kLeastLogProbability = -100.0;
 
 std::span<const TokenLogprob> Head(const SampleResult& result, int32_t num_top) {
   return {result.top, static_cast<size_t>(num_top)};
@@ -38,7 +40,7 @@ struct Split {
 
 void AddBoth(double log_p, double log_q, Split* split) {
   const double p = std::exp(log_p);
-  split->kl += p * (log_p - log_q);
+  if (p > 0.0) split->kl += p * (log_p - std::max(log_q, kLeastLogProbability));
   split->p += p;
   split->q += std::exp(log_q);
 }

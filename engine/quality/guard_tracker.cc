@@ -20,7 +20,7 @@ GuardTracker::GuardTracker(Guard guard, const GuardrailLimits& limits)
 void GuardTracker::Reset() {
   level_ = GuardLevel::kClear;
   measured_ = false;
-  last_time_ = absl::InfinitePast();
+  last_time_ = news_ = absl::InfinitePast();
   beyond_warning_ = beyond_limit_ = clear_of_warning_ = clear_of_limit_ = 0;
 }
 
@@ -47,6 +47,8 @@ void GuardTracker::Observe(const std::optional<Reading>& reading, absl::Time now
   if (now - last_time_ >= forget_after_) Reset();
   measured_ = doubted.has_value();
   if (!measured_) return;
+  const bool same = reading->value == last_.value && reading->samples == last_.samples;
+  if (news_ == absl::InfinitePast() || !same) news_ = now;
   last_ = *reading;
   last_time_ = now;
   const auto count = [](bool holds, int32_t* windows) { *windows = holds ? *windows + 1 : 0; };

@@ -32,6 +32,8 @@ class GuardTracker {
 
   GuardLevel level() const { return level_; }
   bool measured() const { return measured_; }  // the last window had data
+  // When a reading last told something else than the one before.
+  absl::Time news() const { return news_; }
   // "perplexity drift 3.1% (lower bound 2.3%, 41 samples) is above its limit of 2%"; of the last
   // window with data and the edge that counts at the present level.
   std::string Describe() const;
@@ -56,6 +58,7 @@ class GuardTracker {
   bool measured_ = false;
   Reading last_;  // with data
   absl::Time last_time_ = absl::InfinitePast();
+  absl::Time news_ = absl::InfinitePast();
   int32_t beyond_warning_ = 0;  // windows with data, one after another
   int32_t beyond_limit_ = 0;
   int32_t clear_of_warning_ = 0;

@@ -156,6 +156,16 @@ bool Guardrail::QualityWarns() const {
   return false;
 }
 
+bool Guardrail::WarnsAnew(absl::Time now) const {
+  for (int i = 0; i < kNumGuards; ++i) {
+    const GuardTracker& tracker = trackers_[i];
+    if (tracker.level() < GuardLevel::kWarning) continue;
+    if (!TraitsOf(static_cast<Guard>(i)).needs_bound) return true;
+    if (now - tracker.news() < decision_.dwell) return true;
+  }
+  return false;
+}
+
 void Guardrail::Step(absl::Time now) {
   switch (decision_.mode) {
     case GuardrailMode::kCompacting:
@@ -194,10 +204,15 @@ void Guardrail::StepHolding(absl::Time now) {
     LowerRatio();
     quality_windows_ = 0;
   }
-  if (Highest(GuardLevel::kWarning).has_value()) return;
-  if (now - decision_.since < decision_.dwell) return;
+  if (WarnsAnew(now) || now - decision_.since < decision_.dwell) return;
+  const bool stale = Highest(GuardLevel::kWarning).has_value();
   Go(GuardrailMode::kCompacting, GuardrailReason::kRecovered,
-     absl::StrCat("no warning, after ", absl::FormatDuration(now - decision_.since)), now);
+     absl::StrCat(stale ? "nothing new is measured" : "no warning", ", after ",
+                  absl::FormatDuration(now - decision_.since)),
+     now);
+  if (!stale) return;
+  for (GuardTracker& tracker : trackers_) tracker.Reset();
+  decision_.evidence_from = now;
 }
 
 void Guardrail::StepProbation(absl::Time now) {

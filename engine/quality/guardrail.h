@@ -109,6 +109,9 @@ class Guardrail {
   void Observe(const Readings& readings, absl::Time now);
   std::optional<Guard> Highest(GuardLevel at_least) const;  // the first of the highest level
   bool QualityWarns() const;
+  // Whether a guardrail warns of what was measured since compaction holds. Drift and recall reach
+  // far back, and nothing is compacted of which there could be news.
+  bool WarnsAnew(absl::Time now) const;
   void Step(absl::Time now);
   void StepCompacting(absl::Time now);
   void StepHolding(absl::Time now);

@@ -221,11 +221,16 @@ TEST_F(CompactionFaultTest, EveryCallOfTheEnginesThreadMayFailOnce) {
   // How many ops there are: until all swaps are seen in a load.
   int64_t first = -1, last = -1;
   engine_->SetWatch([&](const EngineLoad& load) {
-    if (first < 0 && load.jobs_out > 0) first = faults_->num_ops();
+    if (first < 0 && load.jobs_out > 0) {
+      first = faults_->num_ops();
+      faults_->HoldWorkerOps(false);
+    }
     if (last >= 0 || load.swaps.accepted < static_cast<uint64_t>(kTinyUnits)) return;
     last = faults_->num_ops();
     EXPECT_TRUE(engine_->get()->Abort("r"));
   });
+  // A quick worker would have its jobs back before any load shows them.
+  faults_->HoldWorkerOps(true);
   static_cast<void>(engine_->Run(request("lossless", kManyTokens)));
   engine_->SetWatch({});
   engine_->Settled();
@@ -239,7 +244,9 @@ TEST_F(CompactionFaultTest, EveryCallOfTheEnginesThreadMayFailOnce) {
       if (armed || load.jobs_out == 0) return;
       armed = true;
       faults_->FailOp(faults_->num_ops() + n);
+      faults_->HoldWorkerOps(false);
     });
+    faults_->HoldWorkerOps(true);
     const Answer answer = engine_->Run(request("lossless", kManyTokens));
     engine_->SetWatch({});
     engine_->Settled();

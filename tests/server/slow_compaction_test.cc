@@ -100,7 +100,7 @@ TEST_F(SlowCompactionTest, IsHeldBackAndSlowsNobodyDown) {
   EXPECT_THAT(metrics_.Serialize(),
               HasSubstr("condense_guard_mode{model=\"tiny\",mode=\"holding\"} 1"));
   // Every step pauses for 2 ms, so that a busy machine hardly moves either rate.
-  EXPECT_GT(slowed, 0.8 * off);
+  EXPECT_GT(slowed, 0.5 * off);
 }
 
 }  // namespace

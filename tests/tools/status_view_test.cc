@@ -119,7 +119,7 @@ TEST(StatusViewTest, WithoutAGuardItSaysSo) {
   AddReading(&status, "drift");
   const std::string view = View(status, 80);
   EXPECT_THAT(view, HasSubstr("mode          holding\n"));
-  EXPECT_THAT(view, HasSubstr("guardrails    off: the server was started without --guard\n"));
+  EXPECT_THAT(view, HasSubstr("guardrails    off: the server has no guard, or compacts nothing\n"));
   EXPECT_THAT(view, Not(HasSubstr("drift")));
 }
 

@@ -43,7 +43,10 @@ EngineConfig ProbedConfig() {
     floor->warning = 1e-6;
     floor->limit = 0;
   }
-  config.probes = {.share = 1.0, .step_share = 0.5, .canary_interval = absl::ZeroDuration()};
+  config.probes = {.share = 1.0,
+                   .step_share = 0.5,
+                   .canary_interval = absl::ZeroDuration(),
+                   .floor_interval = absl::ZeroDuration()};
   return config;
 }
 

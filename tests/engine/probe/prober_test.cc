@@ -51,7 +51,11 @@ struct Model {
 
 class ProberTest : public ::testing::Test {
  protected:
-  ProberTest() { options_ = {.share = 1.0, .canary_interval = absl::ZeroDuration()}; }
+  ProberTest() {
+    options_ = {.share = 1.0,
+                .canary_interval = absl::ZeroDuration(),
+                .floor_interval = absl::ZeroDuration()};
+  }
 
   Prober& prober() {
     if (prober_ == nullptr) {
