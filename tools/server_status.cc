@@ -14,8 +14,8 @@ Json ReadingJson(const v1::GuardReading& reading) {
   if (reading.has_value()) out["value"] = reading.value();
   if (reading.has_lower()) out["lower"] = reading.lower();
   if (reading.has_upper()) out["upper"] = reading.upper();
-  out["warning"] = reading.warning();
-  out["limit"] = reading.limit();
+  if (reading.has_warning()) out["warning"] = reading.warning();
+  if (reading.has_limit()) out["limit"] = reading.limit();
   out["min_samples"] = reading.min_samples();
   out["level"] = reading.level();
   return out;

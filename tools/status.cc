@@ -199,9 +199,8 @@ void AddStatus(CLI::App* app, int* exit_code) {
       "  condense status --server 10.0.0.5:50051 --json\n"
       "  condense status --watch\n"
       "  condense status --watch --json --interval 60 >> status.jsonl\n\n"
-      "--watch ends with Ctrl-C and exits 0. Where the output is no terminal it prints one view "
-      "after\n"
-      "the other.\n"
+      "--watch ends with Ctrl-C and exits 0. Where the output is no terminal\n"
+      "it prints one view after the other.\n"
       "Exits 3 if no server answers.");
   command->callback(
       [flags, exit_code] { *exit_code = flags->watch ? RunWatch(*flags) : RunStatus(*flags); });

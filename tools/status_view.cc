@@ -95,8 +95,8 @@ std::vector<std::string> ReadingRow(const v1::GuardReading& reading) {
           reading.level(),
           reading.has_value() ? show(reading.value()) : "-",
           ShowBounds(reading, scale),
-          beyond + show(reading.warning()),
-          beyond + show(reading.limit()),
+          reading.has_warning() ? beyond + show(reading.warning()) : "-",
+          reading.has_limit() ? beyond + show(reading.limit()) : "-",
           ShowSamples(reading)};
 }
 

@@ -92,7 +92,9 @@ TEST(StatusViewTest, ReadingsAreInTheUnitsOfTheirGuardrails) {
   v1::GuardReading* canary = AddReading(&status, "canary");
   canary->set_warning(0.95);
   canary->set_limit(0.9);
-  AddReading(&status, "of another version")->set_value(1.5);
+  v1::GuardReading* unknown = AddReading(&status, "of another version");
+  unknown->set_value(1.5);
+  unknown->set_limit(7);
   const std::string view = View(status, 120);
   const auto row = [&view](const std::string& guard) {
     const size_t begin = view.find("\n" + guard + " ") + 1;
@@ -110,7 +112,7 @@ TEST(StatusViewTest, ReadingsAreInTheUnitsOfTheirGuardrails) {
                                                 "> 1 ms", "> 2 ms", "12/100"));
   EXPECT_THAT(row("canary"), ElementsAre("canary", "clear", "-", "-", "< 0.95", "< 0.9", "0"));
   EXPECT_THAT(row("of another version"),
-              ElementsAre("of another version", "clear", "1.5", "-", "0", "0", "0"));
+              ElementsAre("of another version", "clear", "1.5", "-", "-", "7", "0"));
 }
 
 TEST(StatusViewTest, WithoutAGuardItSaysSo) {
