@@ -147,7 +147,7 @@ void Engine::Impl::Start(Metrics* metrics_in) {
                                                     .control = &compression,
                                                     .tokenizer = tokenizer.get(),
                                                     .metrics = metrics,
-                                                    .max_request_tokens = info.max_request_tokens});
+                                                    .max_tokens = info.max_request_tokens / 2});
   }
   loop = std::make_unique<EngineLoop>(
       config,

@@ -20,7 +20,10 @@ SchedulerOptions MakeSchedulerOptions(const EngineConfig& config) {
           // So that prompts always have a share of the budget.
           .max_sequences = std::min(config.max_sequences, std::max(1, config.step_tokens / 2)),
           .decode_reserve_tokens = config.decode_reserve_tokens,
-          .max_running_per_tenant = config.max_running_per_tenant};
+          .max_running_per_tenant = config.max_running_per_tenant,
+          // It must not be why compaction is hurried or memory warns.
+          .background_starts_below = 0.5,
+          .background_leaves_above = 0.7};
 }
 
 std::vector<TokenId> StopTokens(const Request& request, const Tokenizer& tokenizer) {

@@ -11,8 +11,6 @@ namespace {
 
 constexpr int32_t kMaxReserveGrowth = 16;
 constexpr int32_t kBackgroundPart = 8;  // one token of the background beside so many others
-// Of the arena. The background must not be why compaction is hurried.
-constexpr double kBackgroundStartsBelow = 0.5, kBackgroundLeavesAbove = 0.7;
 
 auto FindIn(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* sequence) {
   return std::find_if(list.begin(), list.end(),
@@ -246,10 +244,13 @@ void Scheduler::PlanBackground(int32_t tokens, absl::Time now, StepPlan* plan) {
   if (sequence->state() == Sequence::State::kWaiting) {
     const auto all =
         static_cast<int64_t>(sequence->request().prompt.size() + sequence->request().forced.size());
-    if (!cache_->Fits(all, PromisedTokens()) || ArenaFill(all) > kBackgroundStartsBelow) return;
+    const bool crowds =
+        options_.background_starts_below < 1.0 && ArenaFill(all) > options_.background_starts_below;
+    if (crowds || !cache_->Fits(all, PromisedTokens())) return;
     sequence->Start(now, cache_->Open());
   }
-  if (ArenaFill(0) > kBackgroundLeavesAbove || !cache_->TryReserve(sequence->kv(), tokens)) {
+  if (ArenaFill(0) > options_.background_leaves_above ||
+      !cache_->TryReserve(sequence->kv(), tokens)) {
     TakeBackgroundsRoom();
     return;
   }

@@ -24,6 +24,9 @@ struct SchedulerOptions {
   int32_t decode_reserve_tokens = 32;  // kept free per running sequence when another is admitted
   int32_t max_running_per_tenant = 0;  // 0: no limit
   absl::Duration aging = absl::Seconds(10);  // an age of so much is worth one level of priority
+  // Of the arena: the fill up to which the background may start, and beyond which it goes.
+  double background_starts_below = 1.0;
+  double background_leaves_above = 1.0;
   // Nothing runs for so long at most, because all wait for relief that may never come.
   absl::Duration longest_idle = absl::Seconds(2);
 };

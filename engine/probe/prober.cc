@@ -95,7 +95,7 @@ void Prober::Offer(const Sequence& sequence) {
   if (static_cast<int64_t>(tokens.size()) < sequence.prompt_size() + sequence.generated()) {
     tokens.push_back(record.at(record.size() - 1).token);
   }
-  if (static_cast<int64_t>(tokens.size()) > parts_.max_request_tokens) return;
+  if (static_cast<int64_t>(tokens.size()) > parts_.max_tokens) return;
   if (pending_.size() == kMostPending) {
     Count(KindOf(pending_.front().compacted), ProbeOutcome::kDropped);
     pending_.pop_front();
@@ -162,7 +162,7 @@ std::unique_ptr<Sequence> Prober::NextCanary() {
   text_ = MakeCanaryText(*parts_.tokenizer, options_.canary_tokens, ++canaries_);
   canary_since_ = CompactionGuard::Now();
   has_traffic_ = false;
-  if (static_cast<int64_t>(text_.prompt.size() + text_.forced.size()) > parts_.max_request_tokens) {
+  if (static_cast<int64_t>(text_.prompt.size() + text_.forced.size()) > parts_.max_tokens) {
     Count(ProbeKind::kCanary, ProbeOutcome::kUnavailable);
     ScheduleCanary();
     return nullptr;

@@ -10,7 +10,7 @@ namespace {
 // Log-probabilities are floats: what is left of 1 is known no better.
 constexpr double kLeastMass = 1e-6;
 // A model may forbid a token altogether.
-constexpr double kLeastLogProbability = -100.0;
+constexpr double kLeastLogProbability = -1000.0;
 
 std::span<const TokenLogprob> Head(const SampleResult& result, int32_t num_top) {
   return {result.top, static_cast<size_t>(num_top)};

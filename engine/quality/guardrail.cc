@@ -134,14 +134,18 @@ int64_t Guardrail::num_transitions() const {
   return sum;
 }
 
+bool Guardrail::Speaks(Guard guard, GuardLevel at_least) const {
+  const GuardTraits& traits = TraitsOf(guard);
+  if (traits.effect == GuardEffect::kMemory || level(guard) < at_least) return false;
+  // Requests may be waiting for room, which only compaction makes.
+  return !traits.yields_to_memory || level(Guard::kMemory) == GuardLevel::kClear;
+}
+
 std::optional<Guard> Guardrail::Highest(GuardLevel at_least) const {
   std::optional<Guard> highest;
   for (int i = 0; i < kNumGuards; ++i) {
     const Guard guard = static_cast<Guard>(i);
-    const GuardTraits& traits = TraitsOf(guard);
-    if (traits.effect == GuardEffect::kMemory || level(guard) < at_least) continue;
-    // Requests may be waiting for room, which only compaction makes.
-    if (traits.yields_to_memory && level(Guard::kMemory) != GuardLevel::kClear) continue;
+    if (!Speaks(guard, at_least)) continue;
     if (!highest.has_value() || level(guard) > level(*highest)) highest = guard;
   }
   return highest;
@@ -158,10 +162,10 @@ bool Guardrail::QualityWarns() const {
 
 bool Guardrail::WarnsAnew(absl::Time now) const {
   for (int i = 0; i < kNumGuards; ++i) {
-    const GuardTracker& tracker = trackers_[i];
-    if (tracker.level() < GuardLevel::kWarning) continue;
-    if (!TraitsOf(static_cast<Guard>(i)).needs_bound) return true;
-    if (now - tracker.news() < decision_.dwell) return true;
+    const Guard guard = static_cast<Guard>(i);
+    if (!Speaks(guard, GuardLevel::kWarning)) continue;
+    const bool reaches_back = TraitsOf(guard).needs_bound;
+    if (!reaches_back || now - trackers_[i].news() < decision_.dwell) return true;
   }
   return false;
 }

@@ -107,6 +107,8 @@ class Guardrail {
   Guardrail(const GuardrailLimits& limits, absl::Time now);
 
   void Observe(const Readings& readings, absl::Time now);
+  // Whether its level is so high and its effect is to hold or switch off.
+  bool Speaks(Guard guard, GuardLevel at_least) const;
   std::optional<Guard> Highest(GuardLevel at_least) const;  // the first of the highest level
   bool QualityWarns() const;
   // Whether a guardrail warns of what was measured since compaction holds. Drift and recall reach

@@ -20,6 +20,8 @@ CHARACTERS_PER_TOKEN = 4.2
 # Broken by values above it, or else below it.
 CEILINGS = {"merge_latency": 0.002, "memory_fluctuation": 0.10, "drift": 0.02, "first_token": 0.15, "memory": 1.0}
 FLOORS = {"hit_ratio": 0.85, "hit_ratio_tail": 0.70, "canary": 0.90}
+# Fewer are no reading.
+LEAST_SAMPLES = {"drift": 8, "canary": 5}
 
 
 def parse():
@@ -116,6 +118,8 @@ def main():
     for guard in [*FLOORS, *CEILINGS]:
         value, samples = readings.get(guard, (float("nan"), 0))
         print(f"{guard:20} {value:9.4f} {worst.get(guard, float('nan')):9.4f} {samples:8}")
+        if samples < LEAST_SAMPLES.get(guard, 1):
+            continue
         beyond = value > CEILINGS[guard] if guard in CEILINGS else value < FLOORS[guard]
         if beyond:
             broken.append(f"{guard} is {value:.4f}")

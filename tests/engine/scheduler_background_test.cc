@@ -322,7 +322,7 @@ TEST(SchedulerRebuildTest, OfEqualsThatWaitItIsTheFirst) {
   EXPECT_EQ(sim.scheduler().waiting(), 2);
 }
 
-TEST(SchedulerRebuildTest, TheBackgroundKeepsItsRoom) {
+TEST(SchedulerRebuildTest, TheBackgroundGivesItsRoom) {
   Simulation sim(kNoReserve, kTight);
   sim.allowed_ = {.beside = 256, .alone = 256};
   sim.SetBackground(2000, 10);
@@ -330,8 +330,26 @@ TEST(SchedulerRebuildTest, TheBackgroundKeepsItsRoom) {
   sim.allowed_ = {};
   sim.Submit("a", 1500, 50);
   for (int i = 0; i < 10; ++i) sim.Step();
-  EXPECT_FALSE(sim.scheduler().Rebuild(sim.Find("a")));
-  EXPECT_EQ(sim.scheduler().background()->preemptions(), 0);
+  EXPECT_TRUE(sim.scheduler().Rebuild(sim.Find("a")));
+  EXPECT_EQ(sim.scheduler().background()->preemptions(), 1);
+}
+
+TEST(SchedulerBackgroundTest, ItStartsAndStaysWhileTheArenaHasRoom) {
+  SchedulerOptions options = kNoReserve;
+  options.background_starts_below = 0.5;
+  options.background_leaves_above = 0.7;
+  Simulation sim(options, kTight);
+  sim.allowed_ = {.beside = 256, .alone = 256};
+  sim.SetBackground(3000, 10);  // of 4096
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(sim.Step().HasBackground());
+  sim.scheduler().Remove(sim.scheduler().background());
+  sim.SetBackground(1500, 400);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(sim.Step().HasBackground());
+  // What holds more than two thirds with it comes before it.
+  sim.Submit("a", 1800, 40);
+  while (!sim.ended_.contains("a")) sim.Step();
+  EXPECT_EQ(sim.scheduler().background()->preemptions(), 1);
+  EXPECT_EQ(sim.preemptions_, 0);
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST_F(ProbedEngineTest, ARunningRequestsReceiptTellsItsDrift) {
 // comes to need nearly all.
 TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
   EngineConfig config = ProbedConfig();
-  config.kv_memory_bytes = 16 * kTinySlabBytes;
+  config.kv_memory_bytes = 40 * kTinySlabBytes;
   config.compaction.staging_memory_bytes = 4 * kTinySlabBytes;
   config.decode_reserve_tokens = 0;
   Make(config);
@@ -213,17 +213,18 @@ TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
   Request first = CompactedRequest("a", 900, kRecorded, "off");
   const auto a = engine()->Submit(first).value();
   engine().Await([&](const EngineLoad&) { return ended.load(); });
-  const Request second = CompactedRequest("b", 300, 1200, "off");
+  const Request second = CompactedRequest("b", 2300, 700, "off");
   const auto b = engine()->Submit(second).value();
   submitted = true;
   EXPECT_EQ(ReadAll(a.get()).ids.size(), static_cast<size_t>(kRecorded));
   const Answer answer = ReadAll(b.get());
   engine().SetWatch({});
-  EXPECT_EQ(answer.ids.size(), 1200u);
+  EXPECT_EQ(answer.ids.size(), 700u);
   EXPECT_EQ(answer.last.usage.preemptions, 0);
   EXPECT_EQ(engine()->load().preemptions, 0u);
   EXPECT_GE(Probes(ProbeKind::kFloor, ProbeOutcome::kDropped), 1);
   // Probes go on.
+  EXPECT_EQ(Run("c", 300, 40).ids.size(), 40u);
   AwaitProbes(ProbeKind::kFloor, ProbeOutcome::kDone, 1);
   engine().Settled();
 }

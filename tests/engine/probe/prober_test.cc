@@ -59,12 +59,12 @@ class ProberTest : public ::testing::Test {
 
   Prober& prober() {
     if (prober_ == nullptr) {
-      prober_ = std::make_unique<Prober>(options_,
-                                         Prober::Parts{.guard = &guard_,
-                                                       .control = &control_,
-                                                       .tokenizer = &tokenizer_,
-                                                       .metrics = &metrics_,
-                                                       .max_request_tokens = max_request_tokens_});
+      prober_ =
+          std::make_unique<Prober>(options_, Prober::Parts{.guard = &guard_,
+                                                           .control = &control_,
+                                                           .tokenizer = &tokenizer_,
+                                                           .metrics = &metrics_,
+                                                           .max_tokens = max_request_tokens_});
     }
     return *prober_;
   }
