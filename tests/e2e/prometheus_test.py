@@ -113,6 +113,8 @@ def test_values_are_those_of_the_server(server, prometheus):
 
 @pytest.mark.parametrize("expression", documented_queries())
 def test_what_the_page_tells_to_ask_can_be_asked(prometheus, expression):
+    for name in re.findall(r"\bcondense_\w+", expression):
+        assert name in METRICS or re.sub("_(bucket|sum|count)$", "", name) in METRICS, name
     prometheus.query(expression)
 
 

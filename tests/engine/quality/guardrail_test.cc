@@ -143,6 +143,37 @@ TEST(GuardrailTest, HoldingLastsWhileTheValueIsNotClearOfTheWarning) {
   EXPECT_EQ(driver.mode(), kCompacting);
 }
 
+// Drift and recall reach far back, and while nothing is compacted there is nothing new of them.
+TEST(GuardrailTest, HoldingEndsWithoutNewsOfWhatReachesBack) {
+  for (const Guard guard : {Guard::kDrift, Guard::kCanary}) {
+    GuardrailDriver driver;
+    const Readings stale = driver.With(guard, kWarning);
+    driver.Run(driver.limits().warning_windows, stale);
+    ASSERT_EQ(driver.mode(), kHolding);
+    const absl::Time since = driver.decision().since;
+    EXPECT_EQ(driver.RunUntil(kCompacting, 100, stale), 3);
+    EXPECT_EQ(driver.now() - since, driver.limits().holding_dwell);
+    EXPECT_EQ(driver.decision().text, "nothing new is measured, after 30s");
+    EXPECT_EQ(driver.decision().evidence_from, driver.now());
+    EXPECT_EQ(driver.guardrail().level(guard), GuardLevel::kClear);
+    EXPECT_EQ(driver.decision().ratio_notches, 1);
+    // So soon again is a flap: it lasts twice as long.
+    driver.Run(driver.limits().warning_windows, stale);
+    ASSERT_EQ(driver.mode(), kHolding);
+    EXPECT_EQ(driver.decision().dwell, 2 * driver.limits().holding_dwell);
+  }
+}
+
+TEST(GuardrailTest, HoldingLastsWhileThereIsNewsOfWhatReachesBack) {
+  GuardrailDriver driver;
+  Readings readings = driver.With(Guard::kDrift, kWarning);
+  for (int window = 0; window < 100; ++window) {
+    ++readings[Guard::kDrift]->samples;
+    driver.Run(1, readings);
+    EXPECT_EQ(driver.mode(), window < 2 ? kCompacting : kHolding);
+  }
+}
+
 TEST(GuardrailTest, WithoutDataAWarningIsForgottenAfterItsTime) {
   GuardrailDriver driver;
   driver.Run(driver.limits().warning_windows, driver.With(Guard::kHitRatio, kWarning));
