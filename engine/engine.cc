@@ -142,12 +142,13 @@ void Engine::Impl::Start(Metrics* metrics_in) {
   if (config.guard) {
     guard = std::make_unique<CompactionGuard>(config.guard_limits, config.compaction.swap_every,
                                               &compression, metrics);
-    prober = std::make_unique<Prober>(config.probes,
-                                      Prober::Parts{.guard = guard.get(),
-                                                    .control = &compression,
-                                                    .tokenizer = tokenizer.get(),
-                                                    .metrics = metrics,
-                                                    .max_tokens = info.max_request_tokens / 2});
+    prober = std::make_unique<Prober>(
+        config.probes, Prober::Parts{.guard = guard.get(),
+                                     .control = &compression,
+                                     .tokenizer = tokenizer.get(),
+                                     .metrics = metrics,
+                                     .max_tokens = std::min<int64_t>(
+                                         info.max_context, cache->max_sequence_tokens() / 2)});
   }
   loop = std::make_unique<EngineLoop>(
       config,

@@ -36,7 +36,7 @@ class Prober {
     const CompressionControl* control = nullptr;
     const Tokenizer* tokenizer = nullptr;
     Metrics* metrics = nullptr;
-    int64_t max_tokens = 0;  // of what runs in the background: half of what an empty cache holds
+    int64_t max_tokens = 0;  // of what runs in the background
   };
   Prober(const ProbeOptions& options, const Parts& parts);
 
