@@ -69,7 +69,7 @@ Buckets TokenBuckets() {
   return {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
           2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 }
-// The guardrails (0.85 and its warning 0.95; 0.05; 1 and 2 ms) are edges too.
+// The guardrails (0.85; 0.05; 1 and 2 ms) are edges too.
 Buckets HitRatioBuckets() { return {.5, .6, .7, .8, .85, .9, .93, .95, .97, .98, .99, 1}; }
 Buckets ErrorBuckets() {
   return {.0005, .001, .002, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1};

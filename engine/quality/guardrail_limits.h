@@ -22,7 +22,7 @@ struct GuardLimit {
 };
 
 struct GuardrailLimits {
-  GuardLimit hit_ratio{0.95, 0.85, 32, absl::Minutes(1)};
+  GuardLimit hit_ratio{0.92, 0.85, 32, absl::Minutes(1)};
   GuardLimit hit_ratio_tail{0.80, 0.70, 100, absl::Minutes(1)};
   GuardLimit merge_latency{0.001, 0.002, 100, absl::Minutes(2)};
   GuardLimit memory_fluctuation{0.05, 0.10, 3, absl::Minutes(1)};

@@ -20,7 +20,7 @@ TEST(GuardrailLimitsTest, DefaultsAreTheDesigns) {
     Guard guard;
     double warning, limit;
   };
-  const Row rows[] = {{Guard::kHitRatio, 0.95, 0.85},
+  const Row rows[] = {{Guard::kHitRatio, 0.92, 0.85},
                       {Guard::kHitRatioTail, 0.80, 0.70},
                       {Guard::kMergeLatency, 1e-3, 2e-3},
                       {Guard::kMemoryFluctuation, 0.05, 0.1},
@@ -49,7 +49,7 @@ TEST(GuardrailLimitsTest, WhatCannotBeIsRefusedByName) {
   };
   const Row rows[] = {
       {[](auto* l) { l->hit_ratio.limit = 0.96; },
-       "hit_ratio_warning is 0.95, must be above the limit 0.96"},
+       "hit_ratio_warning is 0.92, must be above the limit 0.96"},
       {[](auto* l) { l->drift.warning = 0.02; },
        "drift_warning is 0.02, must be below the limit 0.02"},
       {[](auto* l) { l->canary.warning = 1.5; }, "canary_warning is 1.5, must be in [0, 1]"},

@@ -97,7 +97,7 @@ TEST(GuardrailTest, AWarningHoldsAfterItsWindowsAndLowersTheRatio) {
   EXPECT_EQ(decision.reason, GuardrailReason::kWarning);
   EXPECT_EQ(decision.guard, Guard::kHitRatio);
   EXPECT_EQ(decision.text,
-            "hit ratio 0.9 (upper bound 0.9, 33 samples) is below its warning level of 0.95");
+            "hit ratio 0.885 (upper bound 0.885, 33 samples) is below its warning level of 0.92");
   EXPECT_FALSE(decision.new_jobs);
   EXPECT_EQ(decision.compacted_share, 1);
   EXPECT_EQ(decision.ratio_notches, 1);
