@@ -61,6 +61,26 @@ ABSL_FLAG(double, guard_memory_warning, GuardrailLimits().memory.warning,
           "Fill of the cache above which nothing keeps the ratio from rising.");
 ABSL_FLAG(double, guard_memory_limit, GuardrailLimits().memory.limit,
           "Fill above which memory is told to have broken a limit.");
+ABSL_FLAG(double, guard_hysteresis, GuardrailLimits().hysteresis,
+          "Share of the distance between warning and limit by which a value must be back.");
+ABSL_FLAG(absl::Duration, guard_flap_window, GuardrailLimits().flap_window,
+          "So soon back in a mode doubles its dwell.");
+ABSL_FLAG(absl::Duration, guard_hit_ratio_window, GuardrailLimits().hit_ratio.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_hit_ratio_tail_window, GuardrailLimits().hit_ratio_tail.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_merge_latency_window, GuardrailLimits().merge_latency.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_memory_fluctuation_window,
+          GuardrailLimits().memory_fluctuation.window, "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_drift_window, GuardrailLimits().drift.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_canary_window, GuardrailLimits().canary.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_first_token_window, GuardrailLimits().first_token.window,
+          "Over how long it is read.");
+ABSL_FLAG(absl::Duration, guard_memory_window, GuardrailLimits().memory.window,
+          "Over how long it is read.");
 ABSL_FLAG(std::string, slo, "",
           "Objectives that guardrails are bound to, like \"ttft_p99<=500ms, drift<=1% over 30m\".");
 
@@ -109,7 +129,7 @@ absl::Status BindObjectives(const std::string& slo, EngineConfig* config) {
         "--slo is \"%s\", but nothing is guarded: it needs --guard and --compaction", slo));
   }
   for (const SloTerm& term : terms) {
-    for (const char* edge : {"warning", "limit"}) {
+    for (const char* edge : {"warning", "limit", "window"}) {
       const std::string flag = absl::StrFormat("guard_%s_%s", TraitsOf(term.guard).label, edge);
       if (!IsChanged(flag)) continue;
       return absl::InvalidArgumentError(
@@ -128,6 +148,16 @@ void SetEdges(double warning, double limit, GuardLimit* edges) {
 }
 
 void SetTimes(GuardrailLimits* limits) {
+  limits->hysteresis = absl::GetFlag(FLAGS_guard_hysteresis);
+  limits->flap_window = absl::GetFlag(FLAGS_guard_flap_window);
+  limits->hit_ratio.window = absl::GetFlag(FLAGS_guard_hit_ratio_window);
+  limits->hit_ratio_tail.window = absl::GetFlag(FLAGS_guard_hit_ratio_tail_window);
+  limits->merge_latency.window = absl::GetFlag(FLAGS_guard_merge_latency_window);
+  limits->memory_fluctuation.window = absl::GetFlag(FLAGS_guard_memory_fluctuation_window);
+  limits->drift.window = absl::GetFlag(FLAGS_guard_drift_window);
+  limits->canary.window = absl::GetFlag(FLAGS_guard_canary_window);
+  limits->first_token.window = absl::GetFlag(FLAGS_guard_first_token_window);
+  limits->memory.window = absl::GetFlag(FLAGS_guard_memory_window);
   limits->evaluation_window = absl::GetFlag(FLAGS_guard_evaluation_window);
   limits->holding_dwell = absl::GetFlag(FLAGS_guard_holding_dwell);
   limits->uncompressed_dwell = absl::GetFlag(FLAGS_guard_uncompressed_dwell);
