@@ -161,7 +161,7 @@ TEST(ConvertCompressionTest, AReadingIsToldWithItsBoundsWhereTheyAreKnown) {
   EXPECT_EQ(hits.samples(), 40);
   EXPECT_FALSE(hits.has_lower());
   EXPECT_EQ(hits.upper(), 0.95);
-  EXPECT_EQ(hits.warning(), 0.95);
+  EXPECT_EQ(hits.warning(), 0.92);
   EXPECT_EQ(hits.limit(), 0.85);
   EXPECT_EQ(hits.min_samples(), 32);
   EXPECT_EQ(hits.level(), "warning");
