@@ -16,7 +16,8 @@ constexpr double kMostCredit = 20e-3;  // seconds; a burst of probes would be fe
 }  // namespace
 
 void ProbeBudget::Stepped(absl::Duration time, int32_t tokens, int32_t probed) {
-  if (tokens <= 0) return;
+  // The clock of steps may be set back: such a step says nothing.
+  if (tokens <= 0 || time <= absl::ZeroDuration()) return;
   const double seconds = absl::ToDoubleSeconds(time);
   Learn(seconds, tokens);
   const double took = tokens == probed ? seconds : std::min(seconds, cost_ * probed);

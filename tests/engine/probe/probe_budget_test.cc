@@ -39,6 +39,9 @@ class Simulation {
     }
   }
 
+  // A step without probes, however long it seems.
+  void StepTook(absl::Duration time, int32_t tokens) { budget_.Stepped(time, tokens, 0); }
+
   const ProbeBudget& budget() const { return budget_; }
   double requests() const { return requests_; }  // seconds of their steps
   double probes() const { return probes_; }      // seconds by which probes made those longer
@@ -171,6 +174,16 @@ TEST(ProbeBudgetTest, WhatWasSpentIsWhatProbesTook) {
 }
 
 // What requests cost changes: a context has grown.
+TEST(ProbeBudgetTest, AClockThatIsSetBackChangesNothing) {
+  Simulation set_back(0.02, 5e-3, 1e-4), steady(0.02, 5e-3, 1e-4);
+  set_back.Run(400, /*prompts=*/true);
+  steady.Run(400, /*prompts=*/true);
+  set_back.StepTook(absl::Hours(-1), kDecodes);
+  EXPECT_GE(set_back.budget().spent(), absl::ZeroDuration());
+  for (int i = 0; i < 400; ++i) EXPECT_EQ(set_back.Step(kDecodes), steady.Step(kDecodes));
+  EXPECT_GT(set_back.probes(), 0.0);
+}
+
 TEST(ProbeBudgetTest, ItFollowsACostThatChanges) {
   ProbeBudget budget(0.1);
   const auto run = [&](double per_token) {
