@@ -12,6 +12,8 @@ constexpr double kLeastVariance = 16;  // of a step's tokens, likewise
 // together.
 constexpr double kLeastCost = 0.1;
 constexpr double kMostCredit = 20e-3;  // seconds; a burst of probes would be felt
+// Rows are computed in blocks: beside so few others one more may cost as much as several.
+constexpr int32_t kFewTokens = 32;
 
 }  // namespace
 
@@ -20,6 +22,7 @@ void ProbeBudget::Stepped(absl::Duration time, int32_t tokens, int32_t probed) {
   if (tokens <= 0 || time <= absl::ZeroDuration()) return;
   const double seconds = absl::ToDoubleSeconds(time);
   Learn(seconds, tokens);
+  if (tokens <= kFewTokens && tokens != probed) cost_ = seconds / tokens;
   const double took = tokens == probed ? seconds : std::min(seconds, cost_ * probed);
   spent_ += absl::Seconds(took);
   if (tokens == probed) return;

@@ -199,7 +199,7 @@ TEST_F(ProbedEngineTest, ARunningRequestsReceiptTellsItsDrift) {
 // comes to need nearly all.
 TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
   EngineConfig config = ProbedConfig();
-  config.kv_memory_bytes = 40 * kTinySlabBytes;
+  config.kv_memory_bytes = 20 * kTinySlabBytes;
   config.compaction.staging_memory_bytes = 4 * kTinySlabBytes;
   config.decode_reserve_tokens = 0;
   Make(config);
@@ -210,10 +210,10 @@ TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
     ended = true;
     while (!submitted) absl::SleepFor(absl::Microseconds(50));
   });
-  Request first = CompactedRequest("a", 900, kRecorded, "off");
+  Request first = CompactedRequest("a", 400, kRecorded, "off");
   const auto a = engine()->Submit(first).value();
   engine().Await([&](const EngineLoad&) { return ended.load(); });
-  const Request second = CompactedRequest("b", 2300, 700, "off");
+  const Request second = CompactedRequest("b", 1200, 700, "off");
   const auto b = engine()->Submit(second).value();
   submitted = true;
   EXPECT_EQ(ReadAll(a.get()).ids.size(), static_cast<size_t>(kRecorded));
