@@ -199,7 +199,7 @@ TEST_F(ProbedEngineTest, ARunningRequestsReceiptTellsItsDrift) {
 // comes to need nearly all.
 TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
   EngineConfig config = ProbedConfig();
-  config.kv_memory_bytes = 20 * kTinySlabBytes;
+  config.kv_memory_bytes = 30 * kTinySlabBytes;
   config.compaction.staging_memory_bytes = 4 * kTinySlabBytes;
   config.decode_reserve_tokens = 0;
   Make(config);
@@ -213,13 +213,13 @@ TEST_F(ProbedEngineTest, AProbeMakesRoomForARequestAndIsDropped) {
   Request first = CompactedRequest("a", 400, kRecorded, "off");
   const auto a = engine()->Submit(first).value();
   engine().Await([&](const EngineLoad&) { return ended.load(); });
-  const Request second = CompactedRequest("b", 1200, 700, "off");
+  const Request second = CompactedRequest("b", 2000, 500, "off");
   const auto b = engine()->Submit(second).value();
   submitted = true;
   EXPECT_EQ(ReadAll(a.get()).ids.size(), static_cast<size_t>(kRecorded));
   const Answer answer = ReadAll(b.get());
   engine().SetWatch({});
-  EXPECT_EQ(answer.ids.size(), 700u);
+  EXPECT_EQ(answer.ids.size(), 500u);
   EXPECT_EQ(answer.last.usage.preemptions, 0);
   EXPECT_EQ(engine()->load().preemptions, 0u);
   EXPECT_GE(Probes(ProbeKind::kFloor, ProbeOutcome::kDropped), 1);
