@@ -14,6 +14,8 @@ UNTIMED = ["--guard_merge_latency_warning=1h", "--guard_merge_latency_limit=2h",
 # So that only drift or canary can speak.
 NO_HIT_RATIO = ["--guard_hit_ratio_warning=0.02", "--guard_hit_ratio_limit=0.01",
                 "--guard_hit_ratio_tail_warning=0.02", "--guard_hit_ratio_tail_limit=0.01"]
+# With as much time as probes may have: these servers are hardly ever idle.
+ALL_PROBED = ["--probe_share=1", "--probe_step_share=0.5"]
 QUICK = ["--guard", "--guard_evaluation_window=200ms", "--guard_holding_dwell=500ms", "--guard_uncompressed_dwell=3s",
          "--guard_probation_dwell=1s"]
 # Some 900 tokens.
@@ -86,7 +88,7 @@ def without_model(name):
 
 
 def test_a_policy_that_drops_what_matters_is_switched_off_by_its_drift_and_its_successor_comes_back():
-    flags = ["--kv_memory=64MiB", "--threads=1", "--policy=random", "--ratio=8", "--swap_every=2", "--probe_share=1",
+    flags = ["--kv_memory=64MiB", "--threads=1", "--policy=random", "--ratio=8", "--swap_every=2", *ALL_PROBED,
              "--canary_interval=0", "--guard_drift_warning=0.004", "--guard_drift_limit=0.008"]
     with Guarded(TINY_MODEL, *flags, *QUICK, *UNTIMED, *NO_HIT_RATIO) as server:
         assert server.ask(350, 60).swaps_accepted > 0
@@ -137,7 +139,7 @@ def test_what_runs_when_quality_breaks_is_computed_anew_and_its_stream_goes_on()
 
 def test_noise_alone_changes_nothing_in_a_thousand_windows():
     # Half of the requests show the noise floor, half what is nearly nothing.
-    flags = ["--kv_memory=64MiB", "--threads=1", "--preset=lossless", "--swap_every=2", "--probe_share=1",
+    flags = ["--kv_memory=64MiB", "--threads=1", "--preset=lossless", "--swap_every=2", *ALL_PROBED,
              "--canary_interval=0", "--guard", "--guard_evaluation_window=100ms"]
     with Guarded(TINY_MODEL, *flags, *UNTIMED) as server:
         until = time.monotonic() + 101
@@ -157,7 +159,7 @@ def test_noise_alone_changes_nothing_in_a_thousand_windows():
 def test_the_canary_sees_the_loss_of_facts_that_drift_does_not():
     # About half of the entries go, the least attended ones: the text flows on, and what nobody has asked for is gone.
     flags = ["--policy=attention", "--ratio=1.9", "--mark_at=0", "--soft_limit=0", "--hard_limit=0",
-             "--drop_share=0.02", "--probe_share=1", "--canary_interval=100ms", "--canary_tokens=768",
+             "--drop_share=0.02", *ALL_PROBED, "--canary_interval=100ms", "--canary_tokens=768",
              "--kv_memory=256MiB"]
     with Guarded(DEMO_MODEL, *flags, *QUICK, *UNTIMED) as server:
         receipt = server.ask_text(PROSE, 120)
