@@ -1,9 +1,9 @@
 #include "engine/compaction_guard.h"
 
-#include <chrono>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "engine/steady_now.h"
 #include "metrics/log.h"
 
 namespace condense {
@@ -47,16 +47,15 @@ std::optional<TransitionReason> ReasonLabel(GuardrailReason reason) {
 
 CompactionGuard::CompactionGuard(const GuardrailLimits& limits, int32_t cycle_turns,
                                  CompressionControl* control, Metrics* metrics)
-    : cycle_turns_(cycle_turns), control_(control), metrics_(metrics), monitor_(limits, Now()) {
+    : cycle_turns_(cycle_turns),
+      control_(control),
+      metrics_(metrics),
+      monitor_(limits, SteadyNow()) {
   Tell();
 }
 
-absl::Time CompactionGuard::Now() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
 void CompactionGuard::Judge() {
-  const absl::Time now = Now();
+  const absl::Time now = SteadyNow();
   FollowOperator(now);
   if (!monitor_.Due(now)) return;
   monitor_.Evaluate(now);
@@ -109,7 +108,7 @@ void CompactionGuard::TellReadings() {
     metrics_->guard_samples(label).Set(static_cast<double>(samples));
     if (reading.has_value()) metrics_->guard_reading(label).Set(reading->value);
   }
-  if (const std::optional<Reading> floor = monitor_.drift_floor(Now())) {
+  if (const std::optional<Reading> floor = monitor_.drift_floor(SteadyNow())) {
     metrics_->drift_floor.Set(floor->value);
   }
 }
@@ -135,14 +134,14 @@ void CompactionGuard::Settled(const SettledJob& job) {
   const bool validated =
       job.outcome == SwapOutcome::kAccepted || job.outcome == SwapOutcome::kRefused;
   if (job.dropped || !validated || job.held_out_queries == 0) return;
-  monitor_.ObserveUnit(job.quality.hit_ratio, Now());
+  monitor_.ObserveUnit(job.quality.hit_ratio, SteadyNow());
 }
 
 void CompactionGuard::Stepped(absl::Duration thread_time, absl::Duration owed) {
   const AddedStep step{
       .thread_time = thread_time, .owed = owed, .cycle_end = ++steps_ == cycle_turns_};
   if (step.cycle_end) steps_ = 0;
-  monitor_.ObserveAdded(step, Now());
+  monitor_.ObserveAdded(step, SteadyNow());
 }
 
 void CompactionGuard::Turned(const KvCacheStats& before, const KvCacheStats& after) {
@@ -157,19 +156,21 @@ void CompactionGuard::Turned(const KvCacheStats& before, const KvCacheStats& aft
   if (step.cycle_end) turns_ = 0;
   const double arena_use =
       static_cast<double>(after.slab_bytes) / static_cast<double>(after.arena_bytes);
-  monitor_.ObserveMemory(step, arena_use, Now());
+  monitor_.ObserveMemory(step, arena_use, SteadyNow());
 }
 
 void CompactionGuard::Drift(bool compacted, double nats, int32_t tokens) {
-  monitor_.ObserveDrift(compacted, nats, tokens, Now());
+  monitor_.ObserveDrift(compacted, nats, tokens, SteadyNow());
 }
 
 void CompactionGuard::Canary(int32_t found, int32_t asked) {
-  monitor_.ObserveCanary(found, asked, Now());
+  monitor_.ObserveCanary(found, asked, SteadyNow());
 }
 
+void CompactionGuard::NextToken(absl::Duration gap) { monitor_.ObserveNextToken(gap, SteadyNow()); }
+
 void CompactionGuard::FirstToken(bool compacted, int64_t prompt_tokens, absl::Duration waited) {
-  monitor_.ObserveFirstToken(compacted, prompt_tokens, waited, Now());
+  monitor_.ObserveFirstToken(compacted, prompt_tokens, waited, SteadyNow());
 }
 
 }  // namespace condense

@@ -50,13 +50,11 @@ class CompactionGuard {
   void Drift(bool compacted, double nats, int32_t tokens);
   // A canary found so many of the facts that the full cache finds.
   void Canary(int32_t found, int32_t asked);
-  void NextToken(absl::Duration gap) { monitor_.ObserveNextToken(gap, Now()); }
+  void NextToken(absl::Duration gap);
 
   GuardrailMode mode() const { return monitor_.decision().mode; }
-  // What was measured of requests that started before says nothing any more. On this clock:
+  // What was measured of requests that started before says nothing any more. Of SteadyNow:
   absl::Time evidence_from() const { return monitor_.decision().evidence_from; }
-  // Of the steady clock: the windows must not depend on who sets the other one.
-  static absl::Time Now();
 
  private:
   void FollowOperator(absl::Time now);

@@ -151,6 +151,11 @@ bool EngineLoop::Step() {
       EndUnfit(scheduler_.All().front(), begin);
     }
   }
+  // Alone, and without room that is still to come: it never starts.
+  if (scheduler_.empty() && plan.items.empty() && scheduler_.background() != nullptr &&
+      !compaction_.relief_coming()) {
+    EndBackground();
+  }
   // Ends settle jobs too, whether or not a step ran.
   compaction_.Settled();
   PublishLoad(step_end);

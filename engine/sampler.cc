@@ -3,26 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/base/uniform.h"
+
 namespace condense {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 constexpr float kForbiddingBias = -100.0f;  // what the API promises about -100
-
-// A well-mixed function of two numbers (the finalizer of splitmix64, twice).
-uint64_t Mix(uint64_t seed, uint64_t index) {
-  uint64_t x = seed + 0x9E3779B97F4A7C15u * (index + 1);
-  for (int round = 0; round < 2; ++round) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    x ^= x >> 31;
-  }
-  return x;
-}
-
-double Uniform(uint64_t seed, uint64_t index) {
-  return static_cast<double>(Mix(seed, index) >> 11) * 0x1p-53;
-}
 
 }  // namespace
 

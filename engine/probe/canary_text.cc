@@ -1,14 +1,13 @@
 #include "engine/probe/canary_text.h"
 
 #include <algorithm>
-#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "engine/probe/fact_words.h"
 
 namespace condense {
 namespace {
@@ -41,19 +40,13 @@ constexpr const char* kTimes[] = {"in the morning",   "before the harvest", "lat
                                   "during the feast", "at first light",     "without a word"};
 constexpr const char* kAdjectives[] = {"small", "heavy",  "broken", "bright", "silent", "strange",
                                        "cold",  "narrow", "old",    "green",  "gentle", "dusty"};
-// What is asked for differs from fact to fact: a small model mixes up facts of one kind even in the
-// full cache, and what it cannot answer there measures nothing.
-constexpr const char* kKinds[] = {"access code", "phone number", "locker number", "serial number"};
-constexpr const char* kOwners[] = {"Falcon", "Granite", "Harbor", "Juniper", "Lantern", "Meadow",
-                                   "Orchid", "Pioneer", "Quartz", "Raven",   "Saffron", "Timber"};
-static_assert(std::size(kKinds) == kCanaryFacts);
-
 constexpr double kToldIn = 0.9;  // of the prompt
 
 class Writer {
  public:
   Writer(const Tokenizer& tokenizer, uint64_t seed) : tokenizer_(tokenizer), random_(seed) {}
 
+  std::mt19937_64* random() { return &random_; }
   uint64_t Draw(uint64_t count) { return random_() % count; }
 
   std::string Sentence() {
@@ -96,15 +89,13 @@ struct Fact {
   std::string answer;
 };
 
-std::vector<Fact> DrawFacts(Writer* writer) {
-  std::vector<std::string> kinds(std::begin(kKinds), std::end(kKinds));
-  std::vector<std::string> owners(std::begin(kOwners), std::end(kOwners));
+std::vector<Fact> DrawFacts(std::mt19937_64* random) {
+  const std::vector<std::string> kinds = DrawDifferent(kFactKinds, random);
+  const std::vector<std::string> names = DrawDifferent(kFactNames, random);
   std::vector<Fact> facts;
-  for (int32_t i = 0; i < kCanaryFacts; ++i) {
-    std::swap(kinds[i], kinds[i + writer->Draw(kinds.size() - i)]);
-    std::swap(owners[i], owners[i + writer->Draw(owners.size() - i)]);
-    facts.push_back({absl::StrFormat("\nThe %s of the %s archive is", kinds[i], owners[i]),
-                     absl::StrFormat(" %d", 10000 + writer->Draw(90000))});
+  for (int32_t i = 0; i < kFactsTogether; ++i) {
+    facts.push_back(
+        {FactQuestion(kinds[i], names[i], "archive"), absl::StrCat(" ", DrawFactAnswer(random))});
   }
   return facts;
 }
@@ -121,7 +112,7 @@ void Tell(int32_t tokens, Writer* writer, std::vector<Fact>* facts, std::vector<
     const double done = static_cast<double>(prompt->size()) / tokens;
     // In the middle of its part of the first nine tenths.
     if (planted == facts->size() ||
-        done < kToldIn * (static_cast<double>(planted) + 0.5) / kCanaryFacts) {
+        done < kToldIn * (static_cast<double>(planted) + 0.5) / kFactsTogether) {
       continue;
     }
     const Fact& fact = (*facts)[planted];
@@ -148,7 +139,7 @@ void Ask(const Writer& writer, const std::vector<Fact>& facts, CanaryText* canar
 
 CanaryText MakeCanaryText(const Tokenizer& tokenizer, int32_t tokens, uint64_t seed) {
   Writer writer(tokenizer, seed);
-  std::vector<Fact> facts = DrawFacts(&writer);
+  std::vector<Fact> facts = DrawFacts(writer.random());
   CanaryText canary;
   if (tokenizer.adds_bos() && tokenizer.bos().has_value()) canary.prompt = {*tokenizer.bos()};
   Tell(tokens, &writer, &facts, &canary.prompt);

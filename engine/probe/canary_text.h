@@ -24,10 +24,10 @@ struct CanaryText {
 
 // A question before there has been time to compact the prompt would ask nothing of compaction.
 inline constexpr int32_t kCanaryRunUp = 64;  // tokens of prose before the first question
-inline constexpr int32_t kCanaryFacts = 4;   // fewer where a short prompt has no room for them
 
-// `tokens` is the length of the prompt, give or take a sentence; no fact stands in its last tenth.
-// Another seed, other sentences and facts. REQUIRES: tokens >= 256.
+// kFactsTogether facts, or fewer where a short prompt has no room for them. `tokens` is the length
+// of the prompt, give or take a sentence; no fact stands in its last tenth. Another seed, other
+// sentences and facts. REQUIRES: tokens >= 256.
 CanaryText MakeCanaryText(const Tokenizer& tokenizer, int32_t tokens, uint64_t seed);
 
 }  // namespace condense

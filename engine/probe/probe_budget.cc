@@ -22,7 +22,8 @@ void ProbeBudget::Stepped(absl::Duration time, int32_t tokens, int32_t probed) {
   if (tokens <= 0 || time <= absl::ZeroDuration()) return;
   const double seconds = absl::ToDoubleSeconds(time);
   Learn(seconds, tokens);
-  if (tokens <= kFewTokens && tokens != probed) cost_ = seconds / tokens;
+  const bool few = tokens <= kFewTokens && tokens != probed;
+  cost_ = few ? seconds / tokens : LearnedCost();
   const double took = tokens == probed ? seconds : std::min(seconds, cost_ * probed);
   spent_ += absl::Seconds(took);
   if (tokens == probed) return;
@@ -36,14 +37,16 @@ void ProbeBudget::Learn(double seconds, double tokens) {
   y_ += seconds;
   xx_ += tokens * tokens;
   xy_ += tokens * seconds;
+}
+
+double ProbeBudget::LearnedCost() const {
   const double mean_x = x_ / weight_;
   const double mean_y = y_ / weight_;
   const double variance = xx_ / weight_ - mean_x * mean_x;
   const double per_token = mean_y / mean_x;
-  cost_ = per_token;
-  if (weight_ < kLeastSteps || variance < kLeastVariance) return;
+  if (weight_ < kLeastSteps || variance < kLeastVariance) return per_token;
   const double slope = (xy_ / weight_ - mean_x * mean_y) / variance;
-  cost_ = std::clamp(slope, kLeastCost * per_token, per_token);
+  return std::clamp(slope, kLeastCost * per_token, per_token);
 }
 
 BackgroundTokens ProbeBudget::Allowed() const {

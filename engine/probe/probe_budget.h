@@ -11,8 +11,8 @@
 namespace condense {
 
 // Probes get a share of the time of steps that requests run in. What a token costs is learned from
-// how steps lengthen with their tokens: nobody can measure the step without the probe. Threads:
-// thread-compatible.
+// how steps lengthen with their tokens, nobody can measure the step without the probe; in a step of
+// few tokens it counts as much as each of them. Threads: thread-compatible.
 class ProbeBudget {
  public:
   // `share` of step time, in [0, 1).
@@ -32,10 +32,11 @@ class ProbeBudget {
 
  private:
   void Learn(double seconds, double tokens);
+  double LearnedCost() const;
 
   const double share_;
   double credit_ = 0.0;  // seconds
-  double cost_ = 0.0;    // seconds per token; 0: not known
+  double cost_ = 0.0;    // seconds per token, in a step like the last one; 0: not known
   // Sums over steps, older ones fading: of 1, tokens, seconds, and their products.
   double weight_ = 0.0, x_ = 0.0, y_ = 0.0, xx_ = 0.0, xy_ = 0.0;
   absl::Duration spent_;

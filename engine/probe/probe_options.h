@@ -11,14 +11,14 @@
 namespace condense {
 
 struct ProbeOptions {
-  double share = 0.1;  // of requests that may be computed again; 0: none
-  double step_share =
-      0.02;  // of the time of steps that requests run in; an idle engine has no limit
+  // Of requests that may be computed again; 0: none.
+  double share = 0.1;
+  // Of the time of steps that requests run in; an idle engine has no limit.
+  double step_share = 0.02;
   absl::Duration canary_interval = absl::Minutes(2);  // 0: no canaries
   int32_t canary_tokens = 768;                        // of a canary's prompt
-
-  absl::Duration floor_interval =
-      absl::Minutes(10);  // between probes of the floor: it hardly moves
+  // Between probes of the noise floor: it hardly moves.
+  absl::Duration floor_interval = absl::Minutes(10);
 
   // INVALID_ARGUMENT naming the field, its value and its limits.
   absl::Status Validate() const;

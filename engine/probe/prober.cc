@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/probe/token_drift.h"
-#include "metrics/log.h"
+#include "engine/steady_now.h"
+#include "kernels/base/uniform.h"
 
 namespace condense {
 namespace {
@@ -15,16 +16,13 @@ constexpr int32_t kLeastTokens = 16;  // a record of fewer is not worth computin
 // A request that goes on is probed each time it has generated so many.
 constexpr int64_t kSnapshotTokens = 512;
 constexpr size_t kMostPending = 4;
-// An idle engine looks so often, at most, whether the mode lets a canary run.
+// An idle engine is not woken more often.
 constexpr absl::Duration kShortestWait = absl::Seconds(1);
 // Of the units, that must be compacted before a canary's answers say something of compaction.
 constexpr double kLeastCompacted = 0.8;
 
-// Spread over the numbers, and another sequence than the one that probation draws.
-bool IsSampled(uint64_t number, double share) {
-  const uint64_t mixed = (number + 1) * 0x9E3779B97F4A7C15u;
-  return static_cast<double>(mixed >> 11) * 0x1p-53 < share;
-}
+// Another sequence than the one that probation draws.
+constexpr uint64_t kSampleSeed = 2;
 
 ProbeKind KindOf(bool compacted) { return compacted ? ProbeKind::kDrift : ProbeKind::kFloor; }
 
@@ -62,9 +60,9 @@ Prober::Prober(const ProbeOptions& options, const Parts& parts)
 void Prober::Started(Sequence* sequence) {
   // Probation waits for evidence of the few that are compacted in it.
   const bool wanted = options_.share > 0.0 && parts_.guard->mode() == GuardrailMode::kProbation;
-  if (sequence->request().score || !(IsSampled(starts_++, options_.share) || wanted)) return;
-  sequence->SetRecord(
-      std::make_unique<TokenRecord>(kRecordTokens, num_top_, CompactionGuard::Now()));
+  if (sequence->request().score || !(Uniform(kSampleSeed, starts_++) < options_.share || wanted))
+    return;
+  sequence->SetRecord(std::make_unique<TokenRecord>(kRecordTokens, num_top_, SteadyNow()));
 }
 
 void Prober::Stepped(Sequence* sequence) {
@@ -85,8 +83,8 @@ void Prober::Offer(const Sequence& sequence) {
   // Nothing of it is compacted yet: that says nothing about either kind.
   if (compacted && compaction->swaps_accepted() == 0) return;
   const auto is_floor = [](const Pending& pending) { return !pending.compacted; };
-  if (!compacted && (CompactionGuard::Now() < floor_due_ ||
-                     std::any_of(pending_.begin(), pending_.end(), is_floor))) {
+  if (!compacted &&
+      (SteadyNow() < floor_due_ || std::any_of(pending_.begin(), pending_.end(), is_floor))) {
     return;
   }
   std::vector<TokenId> tokens = sequence.tokens();
@@ -106,7 +104,8 @@ void Prober::Offer(const Sequence& sequence) {
 std::unique_ptr<Sequence> Prober::MakeSequence(std::vector<TokenId> prompt,
                                                std::vector<TokenId> forced,
                                                Compression compression) {
-  Request request{.id = "probe", .prompt = std::move(prompt), .compression = compression};
+  Request request{
+      .id = "probe", .prompt = std::move(prompt), .compression = std::move(compression)};
   request.stop.ignore_eos = true;
   request.forced = std::move(forced);
   const auto count = static_cast<int32_t>(request.forced.size());
@@ -114,7 +113,7 @@ std::unique_ptr<Sequence> Prober::MakeSequence(std::vector<TokenId> prompt,
   auto sequence =
       std::make_unique<Sequence>(Submission{std::move(request), std::move(stream), absl::Now()},
                                  count, std::vector<TokenId>{});
-  sequence->SetRecord(std::make_unique<TokenRecord>(count, num_top_, CompactionGuard::Now()));
+  sequence->SetRecord(std::make_unique<TokenRecord>(count, num_top_, SteadyNow()));
   return sequence;
 }
 
@@ -152,7 +151,7 @@ bool Prober::CanaryMayRun() const {
 }
 
 std::unique_ptr<Sequence> Prober::NextCanary() {
-  if (CompactionGuard::Now() < canary_due_ || !CanaryMayRun()) return nullptr;
+  if (SteadyNow() < canary_due_ || !CanaryMayRun()) return nullptr;
   if (!known_.empty()) {
     running_ = Kind::kCanary;
     return MakeSequence(text_.prompt, text_.forced, parts_.control->Default());
@@ -160,7 +159,7 @@ std::unique_ptr<Sequence> Prober::NextCanary() {
   // A server that nobody uses has nothing to learn, and a machine to leave alone.
   if (!has_traffic_) return nullptr;
   text_ = MakeCanaryText(*parts_.tokenizer, options_.canary_tokens, ++canaries_);
-  canary_since_ = CompactionGuard::Now();
+  canary_since_ = SteadyNow();
   has_traffic_ = false;
   if (static_cast<int64_t>(text_.prompt.size() + text_.forced.size()) > parts_.max_tokens) {
     Count(ProbeKind::kCanary, ProbeOutcome::kUnavailable);
@@ -173,7 +172,7 @@ std::unique_ptr<Sequence> Prober::NextCanary() {
 
 void Prober::ScheduleCanary() {
   known_.clear();
-  canary_due_ = CompactionGuard::Now() + options_.canary_interval;
+  canary_due_ = SteadyNow() + options_.canary_interval;
 }
 
 void Prober::Finished(const Sequence& sequence) {
@@ -215,7 +214,7 @@ void Prober::FinishDrift(const TokenRecord& reference) {
   kl /= live.size();
   nll_delta /= live.size();
   Count(kind, ProbeOutcome::kDone);
-  if (kind == ProbeKind::kFloor) floor_due_ = CompactionGuard::Now() + options_.floor_interval;
+  if (kind == ProbeKind::kFloor) floor_due_ = SteadyNow() + options_.floor_interval;
   live.set_drift(kl);
   parts_.guard->Drift(active_->compacted, kl, live.size());
   if (parts_.metrics == nullptr) return;
@@ -286,7 +285,7 @@ void Prober::StepTook(absl::Duration time, const StepPlan& plan) {
 absl::Duration Prober::UntilNext() const {
   if (!pending_.empty()) return absl::ZeroDuration();
   if (!has_traffic_ || !CanaryMayRun()) return absl::InfiniteDuration();
-  return std::max(kShortestWait, canary_due_ - CompactionGuard::Now());
+  return std::max(kShortestWait, canary_due_ - SteadyNow());
 }
 
 }  // namespace condense

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/base/uniform.h"
 
 namespace condense {
 namespace {
@@ -18,13 +19,7 @@ std::array<GuardTracker, sizeof...(I)> MakeTrackers(const GuardrailLimits& limit
   return {GuardTracker(static_cast<Guard>(I), limits)...};
 }
 
-// Spreads consecutive numbers evenly over 64 bits (the finalizer of SplitMix64).
-uint64_t Scatter(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
+constexpr uint64_t kAdmissionSeed = 1;
 
 }  // namespace
 
@@ -69,8 +64,7 @@ std::string ForcedReason(GuardrailMode mode) {
 }
 
 bool IsCompacted(const GuardrailDecision& decision, uint64_t request_number) {
-  const double uniform = static_cast<double>(Scatter(request_number) >> 11) * 0x1p-53;
-  return uniform < decision.compacted_share;
+  return Uniform(kAdmissionSeed, request_number) < decision.compacted_share;
 }
 
 absl::StatusOr<Guardrail> Guardrail::Make(const GuardrailLimits& limits, absl::Time now) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "engine/steady_now.h"
 #include "metrics/metrics.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/watched_engine.h"
@@ -155,8 +156,8 @@ class RebuildsTest : public ::testing::Test {
     return guard_.Rebuilds(0.1, std::nullopt) || guard_.Rebuilds(1.0, 1.0);
   }
   void JudgeWindow() {
-    const absl::Time until = CompactionGuard::Now() + absl::Milliseconds(100);
-    while (CompactionGuard::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+    const absl::Time until = SteadyNow() + absl::Milliseconds(100);
+    while (SteadyNow() < until) absl::SleepFor(absl::Milliseconds(5));
     guard_.Judge();
   }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/gguf.h"
+#include "engine/probe/fact_words.h"
 
 namespace condense {
 namespace {
@@ -71,7 +72,7 @@ TEST_P(CanaryTextTest, ASeedMakesOneText) {
   for (const CanaryText* text : {&a, &other}) {
     for (const Fact& fact : FindFacts(Text(text->prompt))) numbers.insert(fact.number);
   }
-  EXPECT_EQ(numbers.size(), 2u * kCanaryFacts);
+  EXPECT_EQ(numbers.size(), 2u * kFactsTogether);
 }
 
 TEST_P(CanaryTextTest, EveryAnswerIsTheNumberThatWasTold) {
@@ -103,8 +104,8 @@ TEST_P(CanaryTextTest, FactsDifferInAllThatIsAskedFor) {
       kinds.insert(fact.question.substr(0, of));
       owners.insert(fact.question.substr(of));
     }
-    EXPECT_EQ(kinds.size(), static_cast<size_t>(kCanaryFacts));
-    EXPECT_EQ(owners.size(), static_cast<size_t>(kCanaryFacts));
+    EXPECT_EQ(kinds.size(), static_cast<size_t>(kFactsTogether));
+    EXPECT_EQ(owners.size(), static_cast<size_t>(kFactsTogether));
   }
 }
 
@@ -127,7 +128,7 @@ TEST_P(CanaryTextTest, FactsStandInTheFirstNineTenths) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, seed " << seed);
       const CanaryText canary = Make(tokens, seed);
       const std::vector<Fact> facts = FindFacts(Text(canary.prompt));
-      ASSERT_EQ(facts.size(), static_cast<size_t>(kCanaryFacts));
+      ASSERT_EQ(facts.size(), static_cast<size_t>(kFactsTogether));
       const auto nine_tenths = static_cast<size_t>(0.9 * tokens);
       EXPECT_LE(facts.back().end, Text(canary.prompt, 0, nine_tenths).size());
       // The first is far from the end, too: they are spread.
@@ -143,7 +144,7 @@ TEST_P(CanaryTextTest, AShortPromptTellsWhatItHasRoomFor) {
     const CanaryText canary = Make(256, seed);
     const std::vector<Fact> facts = FindFacts(Text(canary.prompt));
     ASSERT_GE(facts.size(), 1u);
-    EXPECT_LT(facts.size(), static_cast<size_t>(kCanaryFacts));
+    EXPECT_LT(facts.size(), static_cast<size_t>(kFactsTogether));
     EXPECT_LE(facts.back().end, Text(canary.prompt, 0, 230).size());
     EXPECT_EQ(FindFacts(Text(canary.forced)).size(), facts.size());
   }
@@ -167,7 +168,7 @@ TEST_P(CanaryTextTest, NoDigitStandsOutsideAFact) {
       const std::string text = Text(*tokens);
       const auto digits = std::count_if(text.begin(), text.end(),
                                         [](unsigned char c) { return std::isdigit(c) != 0; });
-      EXPECT_EQ(digits, 5 * kCanaryFacts);
+      EXPECT_EQ(digits, 5 * kFactsTogether);
       EXPECT_EQ(text.find('{'), std::string::npos);
     }
   }

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "engine/gguf.h"
 #include "engine/probe/canary_text.h"
+#include "engine/probe/fact_words.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "metrics/metrics.h"
 #include "tests/support/engine_harness.h"
@@ -382,7 +383,7 @@ TEST_F(ProbedEngineTest, CanariesCountWhatTheCompactedCacheMisses) {
   int64_t begin = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const CanaryText text = MakeCanaryText(*tokenizer, config.probes.canary_tokens, seed);
-    ASSERT_EQ(text.answers.size(), static_cast<size_t>(kCanaryFacts));
+    ASSERT_EQ(text.answers.size(), static_cast<size_t>(kFactsTogether));
     const auto size = static_cast<int64_t>(text.forced.size());
     wrong.push_back(begin + size + text.answers[1].end - 1);  // of the second run
     begin += 2 * size;
@@ -394,8 +395,8 @@ TEST_F(ProbedEngineTest, CanariesCountWhatTheCompactedCacheMisses) {
   engine()->PauseCompaction(true);  // no more of them
   engine().Settled();
   const double done = Probes(ProbeKind::kCanary, ProbeOutcome::kDone);
-  EXPECT_EQ(metrics_.canary_facts_asked.value(), kCanaryFacts * done);
-  EXPECT_EQ(metrics_.canary_facts_found.value(), (kCanaryFacts - 1) * done);
+  EXPECT_EQ(metrics_.canary_facts_asked.value(), kFactsTogether * done);
+  EXPECT_EQ(metrics_.canary_facts_found.value(), (kFactsTogether - 1) * done);
   EXPECT_EQ(Probes(ProbeKind::kCanary, ProbeOutcome::kUnavailable), 0);
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "engine/steady_now.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "metrics/metrics.h"
 #include "tests/support/metric_value.h"
@@ -365,8 +366,8 @@ class CanaryProberTest : public ProberTest {
   // The next canary, when it is due, and requests have run.
   std::unique_ptr<Sequence> NextDue() {
     HaveTraffic();
-    const absl::Time until = CompactionGuard::Now() + absl::Milliseconds(101);
-    while (CompactionGuard::Now() < until) absl::SleepFor(absl::Milliseconds(2));
+    const absl::Time until = SteadyNow() + absl::Milliseconds(101);
+    while (SteadyNow() < until) absl::SleepFor(absl::Milliseconds(2));
     return prober().Next();
   }
   // Answers every question, or none.
